@@ -1,0 +1,57 @@
+"""Per-sample signals, sample life cycles and curricula for the Hugging Face post-training stack.
+
+Names are loaded on first use, so that importing the package costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hf_glm_curriculum.data.audit import audit_files as audit_files
+    from hf_glm_curriculum.data.audit import audit_records as audit_records
+    from hf_glm_curriculum.data.content_id import content_ids as content_ids
+    from hf_glm_curriculum.data.index import SampleIndex as SampleIndex
+    from hf_glm_curriculum.lifespan.callback import SampleLifespanCallback as SampleLifespanCallback
+    from hf_glm_curriculum.lifespan.config import LifespanConfig as LifespanConfig
+    from hf_glm_curriculum.signals.ledger import SampleLedger as SampleLedger
+    from hf_glm_curriculum.signals.probe import SampleProbe as SampleProbe
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "LifespanConfig": "lifespan.config",
+    "SampleIndex": "data.index",
+    "SampleLedger": "signals.ledger",
+    "SampleLifespanCallback": "lifespan.callback",
+    "SampleProbe": "signals.probe",
+    "audit_files": "data.audit",
+    "audit_records": "data.audit",
+    "content_ids": "data.content_id",
+}
+
+__all__ = [
+    "LifespanConfig",
+    "SampleIndex",
+    "SampleLedger",
+    "SampleLifespanCallback",
+    "SampleProbe",
+    "audit_files",
+    "audit_records",
+    "content_ids",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from the part it lives in."""
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names before they are loaded."""
+    return sorted({*globals(), *_PUBLIC})

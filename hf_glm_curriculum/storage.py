@@ -1,0 +1,169 @@
+"""Files that are either whole or absent: atomic writes and tensors on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hf_glm_curriculum.errors import StateError
+
+PathLike = str | os.PathLike[str]
+
+
+@contextlib.contextmanager
+def writing(path: PathLike) -> Iterator[None]:
+    """Turn any OSError raised inside into a StateError that names `path` and the way out.
+
+    Raises:
+        StateError: The file or its folder cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StateError(
+            f"cannot write {os.fspath(path)}: {reason}; "
+            "free some space or choose a folder that you may write to"
+        ) from error
+
+
+def ensure_folder(path: PathLike) -> Path:
+    """Create a folder with its parents and return it.
+
+    Raises:
+        StateError: The folder cannot be created or is not writable.
+    """
+    folder = Path(path)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(13, "Permission denied")
+    return folder
+
+
+def atomic_write_bytes(path: PathLike, data: bytes) -> None:
+    """Write `data` to `path` so that a reader sees the old file or the new one, never a part.
+
+    The bytes go to a temporary file in the same folder, are flushed to disk and renamed.
+    Missing parent folders are created.
+
+    Raises:
+        StateError: The disk is full or the folder is not writable; `path` is as it was before.
+    """
+    target = Path(path)
+    with writing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Opened by hand: tempfile makes private files, a result file follows the user's umask.
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+        handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+        try:
+            _write_all(handle, data)
+            os.replace(temporary, target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+        _sync_folder(target.parent)
+
+
+def atomic_write_text(path: PathLike, text: str) -> None:
+    """Write UTF-8 text atomically; see `atomic_write_bytes`.
+
+    Raises:
+        StateError: The disk is full or the folder is not writable; `path` is as it was before.
+    """
+    atomic_write_bytes(path, text.encode("utf-8"))
+
+
+def atomic_write_json(path: PathLike, value: Any, indent: int | None = 2) -> None:
+    """Write `value` as JSON atomically; see `atomic_write_bytes`.
+
+    Raises:
+        StateError: The disk is full or the folder is not writable; `path` is as it was before.
+    """
+    atomic_write_text(path, json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
+
+
+def read_json(path: PathLike) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        StateError: The file is missing, unreadable or not JSON.
+    """
+    try:
+        return json.loads(Path(path).read_text("utf-8"))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StateError(f"cannot read {os.fspath(path)}: {reason}; check the path") from error
+    except ValueError as error:
+        raise StateError(
+            f"{os.fspath(path)} is not valid JSON ({error}); delete it or restore it from a copy"
+        ) from error
+
+
+def save_tensors(
+    path: PathLike, tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write named tensors to one safetensors file, atomically.
+
+    Args:
+        path: The file to write.
+        tensors: Name → tensor of any dtype and device; each is copied to the CPU, contiguous.
+        metadata: Strings kept in the file's header.
+
+    Raises:
+        StateError: The disk is full or the folder is not writable; `path` is as it was before.
+    """
+    from safetensors.torch import save
+
+    # A clone each: safetensors refuses tensors that share storage.
+    copies = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
+    atomic_write_bytes(path, save(copies, metadata=dict(metadata) if metadata else None))
+
+
+def load_tensors(path: PathLike) -> tuple[dict[str, Any], dict[str, str]]:
+    """Read a file of `save_tensors` → (name → CPU tensor, metadata).
+
+    Raises:
+        StateError: The file is missing, unreadable or not a safetensors file.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(os.fspath(path), framework="pt") as file:
+            names = list(file.keys())
+            return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StateError(f"cannot read {os.fspath(path)}: {reason}; check the path") from error
+    except SafetensorError as error:
+        raise StateError(
+            f"{os.fspath(path)} is not a safetensors file ({error}); "
+            "resume from an earlier checkpoint"
+        ) from error
+
+
+def _write_all(handle: int, data: bytes) -> None:
+    """Write every byte to a file descriptor, flush it to disk and close it."""
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(handle, view) :]
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Flush a folder's entries, where the platform lets a folder be opened."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
