@@ -1,0 +1,1 @@
+"""Sample ids from content, record formats, audit and demo data."""
