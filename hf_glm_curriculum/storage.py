@@ -89,6 +89,25 @@ def atomic_write_json(path: PathLike, value: Any, indent: int | None = 2) -> Non
     atomic_write_text(path, json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
 
 
+def append_line(path: PathLike, line: str) -> None:
+    """Append one line to a text file; if the disk fills up, the file is as it was before.
+
+    Raises:
+        StateError: The disk is full or the file is not writable.
+    """
+    with writing(path):
+        handle = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o666)
+        try:
+            end = os.fstat(handle).st_size
+            try:
+                _write_fully(handle, f"{line}\n".encode())
+            except OSError:
+                os.ftruncate(handle, end)
+                raise
+        finally:
+            os.close(handle)
+
+
 def read_json(path: PathLike) -> Any:
     """Read a JSON file.
 
@@ -151,12 +170,17 @@ def load_tensors(path: PathLike) -> tuple[dict[str, Any], dict[str, str]]:
 def _write_all(handle: int, data: bytes) -> None:
     """Write every byte to a file descriptor, flush it to disk and close it."""
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(handle, view) :]
+        _write_fully(handle, data)
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _write_fully(handle: int, data: bytes) -> None:
+    """Write every byte: one system call may take only a part."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(handle, view) :]
 
 
 def _sync_folder(folder: Path) -> None:
