@@ -151,16 +151,18 @@ def _rows(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield (tokens, labels) of each row."""
     wanted = [name for name in ("prompt", "response", "messages") if name in dataset.column_names]
-    first = 0
-    for batch in dataset.select_columns(wanted).with_format(None).iter(batch_size=ROWS_PER_BATCH):
-        count = len(batch[wanted[0]])
-        turns = [_turns({n: batch[n][i] for n in wanted}, first + i) for i in range(count)]
-        texts = [render.texts(one, first + i) for i, one in enumerate(turns)]
+    rows = dataset.select_columns(wanted).with_format(None)
+    for first in range(0, len(rows), ROWS_PER_BATCH):
+        batch: dict[str, list[Any]] = rows[first : first + ROWS_PER_BATCH]
+        fields = [
+            dict(zip(wanted, values, strict=True))
+            for values in zip(*(batch[name] for name in wanted), strict=True)
+        ]
+        texts = [render.texts(_turns(one, row), row) for row, one in enumerate(fields, start=first)]
         encoded = iter(render.encode([text for one in texts for text in one]))
-        for i, one in enumerate(texts):
+        for row, one in enumerate(texts, start=first):
             pieces = [np.asarray(next(encoded), dtype=np.int32) for _ in one]
-            yield _label(pieces, first + i, render, findings)
-        first += count
+            yield _label(pieces, row, render, findings)
 
 
 def _turns(fields: dict[str, Any], row: int) -> Turns:
