@@ -18,9 +18,12 @@ os.environ.update(
 
 import pytest
 import torch
+from packaging.version import Version
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from hf_glm_curriculum.optional import version_of
 
 # Workers of pytest-xdist share the cores, so each takes one.
 torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else 2)
@@ -88,6 +91,21 @@ def build_model(kind: str = "llama", seed: int = 0, **overrides: Any) -> torch.n
     )
     torch.manual_seed(seed)
     return AutoModelForCausalLM.from_config(config)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what this machine or this TRL cannot run, and say why."""
+    trl = version_of("trl")
+    new_trl = trl is not None and Version(trl) >= Version("1.13")
+    missing = {
+        "gpu": None if torch.cuda.is_available() else "needs a CUDA device",
+        "new_trl": None if new_trl else f"needs TRL 1.13 or newer, found {trl}",
+        "ppo": None if trl and not new_trl else f"needs TRL 1.9 to 1.12, found {trl}",
+    }
+    for item in items:
+        for marker, reason in missing.items():
+            if reason and item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture

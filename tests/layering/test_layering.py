@@ -96,13 +96,14 @@ def test_no_empty_parts():
 
 
 def more_than_lazy_exports(source: str) -> list[str]:
-    """Statements of an `__init__.py` that are no docstring, table of names or lazy `__getattr__`."""
+    """Statements of an `__init__.py` besides its docstring, tables and lazy `__getattr__`."""
     allowed = (ast.Expr, ast.Assign, ast.AnnAssign, ast.If)
     found = []
     for node in ast.parse(source).body:
         text = ast.unparse(node).split("\n")[0]
         lazy = isinstance(node, ast.FunctionDef) and node.name in ("__getattr__", "__dir__")
-        outside = isinstance(node, (ast.Import, ast.ImportFrom)) and PACKAGE not in text
+        imports = isinstance(node, (ast.Import, ast.ImportFrom))
+        outside = imports and PACKAGE not in text and not text.startswith("from .")
         if not (lazy or outside or isinstance(node, allowed)):
             found.append(text)
     return found
