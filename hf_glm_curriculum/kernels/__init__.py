@@ -1,0 +1,1 @@
+"""Numerical kernels that training-time parts share."""

@@ -1,0 +1,1 @@
+"""Sample life cycle: weights, states, judges and the callback that applies them."""

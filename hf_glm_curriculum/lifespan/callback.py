@@ -1,0 +1,316 @@
+"""The adapter between a trainer and the sample life engine."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import TrainerCallback
+
+from hf_glm_curriculum.csv_dump import CsvDump
+from hf_glm_curriculum.data.index import SampleIndex
+from hf_glm_curriculum.errors import IncompatibleError, StateError
+from hf_glm_curriculum.lifespan.config import LifespanConfig
+from hf_glm_curriculum.lifespan.judges import Judge, SignalJudge
+from hf_glm_curriculum.lifespan.life import SampleLife
+from hf_glm_curriculum.lifespan.output import write_outputs
+from hf_glm_curriculum.lifespan.texts import DatasetTexts
+from hf_glm_curriculum.reporting import RunReporter, reporter_for
+from hf_glm_curriculum.signals.checkpoints import resume_folder, state_path
+from hf_glm_curriculum.signals.distributed import gather_signals, sum_over_ranks, world_size
+from hf_glm_curriculum.signals.ledger import SampleLedger, SampleState
+from hf_glm_curriculum.signals.microbatch import SampleSignals
+from hf_glm_curriculum.signals.probe import SampleProbe, Subscription, probe_for
+from hf_glm_curriculum.signals.scope import RunScope
+from hf_glm_curriculum.storage import load_tensors, save_tensors
+
+if TYPE_CHECKING:
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+
+logger = logging.getLogger(__name__)
+
+_DEBUG_COLUMNS = ["step", "id", "loss", "onset_loss", "grad_norm", "n_tokens", "weight"]
+
+
+class SampleLifespanCallback(TrainerCallback):
+    """Tracks every sample's life during training and weights it accordingly.
+
+    Works on ``transformers.Trainer`` and TRL's ``SFTTrainer`` with the user's own data set and
+    collator. Samples are recognised by the hash of their tokens. At the end of the run
+    ``<output_dir>/<name>/`` holds the samples, the observation pool and the data map; the
+    checkpoints hold what a resumed run needs.
+
+    Args:
+        config: settings; defaults otherwise.
+        judge: gives samples in the pool their verdicts; :class:`SignalJudge` otherwise.
+        name: distinguishes several instances on one trainer (folder, state file and metrics).
+        debug_dir: where to dump every sample's values at every step as CSV.
+
+    Attributes:
+        ledger: the :class:`SampleLedger` of the run under way or last run.
+    """
+
+    def __init__(
+        self,
+        config: LifespanConfig | None = None,
+        *,
+        judge: Judge | None = None,
+        name: str = "lifespan",
+        debug_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """Remember the settings; nothing is touched before training begins."""
+        self.config = config or LifespanConfig()
+        self.judge: Judge = judge or SignalJudge(self.config.suspicion_threshold)
+        self.name = name
+        self.debug_dir = debug_dir
+        self._life = SampleLife(self.config, note=name)
+        self._probe: SampleProbe | None = None
+        self._subscription: Subscription | None = None
+        self._scope: RunScope | None = None
+        self._stepping = False
+        self._reporter: RunReporter | None = None
+        self._dump: CsvDump | None = None
+        self._texts: DatasetTexts | None = None
+        self._said: set[str] = set()
+
+    @property
+    def ledger(self) -> SampleLedger:
+        """What is known of every sample."""
+        return self._life.ledger
+
+    def detach(self) -> None:
+        """Take every hook off the model; needed only after a run that died of an exception."""
+        if self._subscription is not None:
+            self._subscription.close()
+        if self._scope is not None:
+            self._scope.close()
+        self._subscription = self._scope = self._probe = None
+        self._stepping = False
+
+    # -- events ------------------------------------------------------------------------------
+
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: Any = None,
+        processing_class: Any = None,
+        train_dataloader: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Check the host, restore or start the ledger, and put the hooks on.
+
+        Raises:
+            IncompatibleError: for hosts whose losses cannot be told apart by sample.
+            StateError: if the checkpoint's state does not fit, or the folder is not writable.
+            ModelError: if the model has no decoder with a language-model head.
+        """
+        self.detach()
+        _refuse_host(args, self.config)
+        dataset = getattr(train_dataloader, "dataset", None)
+        self._probe = probe_for(model)
+        self._life = SampleLife(self.config, self._index(dataset), args.device, self.name)
+        self._texts = DatasetTexts(dataset, processing_class)
+        if state.global_step > 0:
+            self._restore(args, state)
+        self._reporter = reporter_for(args.output_dir)
+        self._reporter.begin(args, state, control)
+        self._open_dump(state)
+        self._scope = RunScope()
+        self._subscription = self._probe.subscribe(
+            self._life.weigh,
+            is_live=self._is_live,
+            wants_embedding="drift" in self.config.signals,
+        )
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """From here to the end of the step, training forwards of the model are observed."""
+        self._stepping = True
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any
+    ) -> None:
+        """Enter the step's observations on every rank."""
+        self._stepping = False
+        if self._subscription is None or self._probe is None:
+            return
+        several = world_size() > 1
+        parts = self._subscription.drain()
+        self._probe.surprisal.commit(sum_over_ranks if several else None)
+        if not parts and not several:
+            return
+        signals = self._life.absorb(parts, gather_signals if several else None)
+        if self._dump is not None:
+            self._write_dump(signals, state)
+        if state.global_step % self.config.sync_every == 0:
+            self._life.flush()
+
+    def on_epoch_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        """Let the judge speak on the pool."""
+        self._life.flush()
+        self._judge()
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        model: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Send the ledger's summary to the user's trackers and to ``metrics.jsonl``."""
+        if self._reporter is None:
+            return
+        self._reporter.trainer_log(args, state, logs)
+        if logs is None or "loss" not in logs:
+            return
+        self._life.flush()
+        self._life.refresh()
+        metrics = {f"{self.name}/{k}": v for k, v in self._life.summary().items()}
+        self._reporter.report(metrics, args, state, control, model)
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any
+    ) -> None:
+        """Write what a resumed run needs beside the checkpoint.
+
+        Raises:
+            StateError: if the disk is full or the folder is not writable.
+        """
+        self._life.flush()
+        if not state.is_world_process_zero or self._probe is None:
+            return
+        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        tensors = {**self._life.tensors(), "unigram_counts": self._probe.surprisal.counts}
+        metadata = {
+            "step": str(state.global_step),
+            "config": json.dumps(dataclasses.asdict(self.config)),
+        }
+        save_tensors(state_path(folder, self.name), tensors, metadata)
+
+    def on_train_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: Any,
+        **kwargs: Any,
+    ) -> None:
+        """Take the hooks off, judge what is left and write the run's results."""
+        self._life.flush()
+        self._judge()
+        self._life.refresh()
+        self.detach()
+        if state.is_world_process_zero and self._texts is not None:
+            folder = Path(args.output_dir) / self.name
+            write_outputs(folder, self._life, self._texts, f"{self.name}/")
+        if len(self.ledger) and not bool((self.ledger.column("lifetime") > 0).any()):
+            self._say("no sample was observed: none had a label token")
+        if self._reporter is not None:
+            self._reporter.end()
+        self._reporter = self._dump = None
+
+    # -- helpers -----------------------------------------------------------------------------
+
+    def _is_live(self) -> bool:
+        return self._stepping and self._scope is not None and self._scope.active()
+
+    def _index(self, dataset: Any) -> SampleIndex | None:
+        names = getattr(dataset, "column_names", None) or ()
+        if not self.config.index_dataset or "input_ids" not in names:
+            return None
+        return SampleIndex.from_dataset(dataset) if hasattr(dataset, "__len__") else None
+
+    def _restore(self, args: TrainingArguments, state: TrainerState) -> None:
+        folder = resume_folder(args.output_dir, state.global_step)
+        path = state_path(folder, self.name)
+        if not path.exists():
+            self._say(
+                f"{folder} holds no state of {self.name!r}: the ledger starts empty at step "
+                f"{state.global_step}"
+            )
+            return
+        tensors, metadata = load_tensors(path)
+        saved = json.loads(metadata.get("config", "{}"))
+        now = json.loads(json.dumps(dataclasses.asdict(self.config)))
+        changed = sorted(k for k in now if k in saved and saved[k] != now[k])
+        if changed:
+            self._say(f"resumed with other settings than the run began with: {', '.join(changed)}")
+        counts = tensors.pop("unigram_counts", None)
+        if (
+            counts is None
+            or self._probe is None
+            or counts.shape != self._probe.surprisal.counts.shape
+        ):
+            raise StateError(
+                f"{path}: belongs to a model with another vocabulary; resume from a checkpoint of "
+                "this model."
+            )
+        self._probe.surprisal.load(counts)
+        self._life.load(tensors)
+
+    def _judge(self) -> None:
+        cases = self._life.cases()
+        if len(cases) and self._texts is not None:
+            cases = self._texts.attach(cases)
+        states = self._life.judge(cases, self.judge)
+        if len(cases):
+            counts = {s.name: int((states == s).sum()) for s in SampleState}
+            found = ", ".join(f"{n} {name}" for name, n in counts.items() if n)
+            logger.info("%s: judged %d samples: %s", self.name, len(cases), found)
+
+    def _open_dump(self, state: TrainerState) -> None:
+        if self.debug_dir is None or not state.is_world_process_zero:
+            return
+        self._dump = CsvDump(Path(self.debug_dir) / f"{self.name}_samples.csv", _DEBUG_COLUMNS)
+        self._dump.rewind(state.global_step)
+
+    def _write_dump(self, signals: SampleSignals, state: TrainerState) -> None:
+        if self._dump is None:
+            return
+        names = ("ids", "loss", "onset_loss", "grad_norm", "n_tokens", "weight")
+        columns = [getattr(signals, name).cpu().tolist() for name in names]
+        rows = zip([state.global_step] * len(columns[0]), *columns, strict=True)
+        self._dump.write(list(rows))
+
+    def _say(self, message: str) -> None:
+        if message not in self._said:
+            self._said.add(message)
+            logger.warning("hf_glm_curriculum: %s.", message)
+
+
+def _refuse_host(args: TrainingArguments, config: LifespanConfig) -> None:
+    """Name what is known not to work before the first step.
+
+    Raises:
+        IncompatibleError: naming the setting and the way out.
+    """
+    if getattr(args, "use_liger_kernel", False):
+        raise IncompatibleError(
+            "use_liger_kernel: Liger's fused loss shows no per-token losses; set "
+            "use_liger_kernel=False to track samples."
+        )
+    if getattr(args, "label_smoothing_factor", 0):
+        raise IncompatibleError(
+            f"label_smoothing_factor: the loss is computed outside the model, got "
+            f"{args.label_smoothing_factor}; set it to 0 to track samples."
+        )
+    if args.n_gpu > 1:
+        raise IncompatibleError(
+            f"n_gpu: DataParallel over {args.n_gpu} GPUs replicates the model in threads; start "
+            "with `accelerate launch` or torchrun (DistributedDataParallel), or show one GPU with "
+            "CUDA_VISIBLE_DEVICES."
+        )
+    if getattr(args, "loss_type", None) == "dft" and not config.observe_only:
+        raise IncompatibleError(
+            "loss_type: 'dft' reweights tokens by their own probability, which sample weights "
+            "would distort; use loss_type='nll' or observe_only=True."
+        )
+    if torch.is_grad_enabled() is False:
+        raise IncompatibleError("autograd: gradients are off; train with them on.")

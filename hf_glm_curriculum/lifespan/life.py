@@ -1,0 +1,350 @@
+"""The engine behind the callback: weighs a micro-batch, takes in what a step saw, judges.
+
+Knows nothing of trainers. Shape letters: M samples of a step, R ledger rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from hf_glm_curriculum.data.index import SampleIndex
+from hf_glm_curriculum.errors import StateError
+from hf_glm_curriculum.lifespan import weighting
+from hf_glm_curriculum.lifespan.config import SIGNALS, LifespanConfig
+from hf_glm_curriculum.lifespan.judges import Judge, read_verdicts
+from hf_glm_curriculum.lifespan.states import after_visit, apply_verdicts, effective_weight
+from hf_glm_curriculum.signals.ledger import SampleLedger, SampleState
+from hf_glm_curriculum.signals.microbatch import Microbatch, SampleSignals, concatenate
+from hf_glm_curriculum.signals.slopes import append
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Gather = Callable[[SampleSignals], SampleSignals]
+"""Joins every rank's signals of a step, in rank order."""
+
+
+class SampleLife:
+    """Ledger, population and life-vector scales of one training run."""
+
+    def __init__(
+        self,
+        config: LifespanConfig,
+        index: SampleIndex | None = None,
+        device: torch.device | str = "cpu",
+        note: str = "lifespan",
+    ) -> None:
+        """Start with nothing seen.
+
+        Args:
+            config: settings.
+            index: ids known in advance.
+            device: where the columns live.
+            note: name under which raw weights travel with the micro-batch.
+        """
+        self.config = config
+        self.note = note
+        self.ledger = SampleLedger(index, history=config.history, drift="drift" in config.signals)
+        self._bind(device)
+        self.scale = torch.full((3,), torch.nan, device=device)
+        self.frozen = torch.zeros((), dtype=torch.bool, device=device)
+        self.population = self._survey()
+        self._waiting: list[tuple[SampleSignals, Tensor]] = []
+
+    def _bind(self, device: torch.device | str) -> None:
+        self.device = torch.device(device)
+        self.ledger.to(self.device)
+
+    # -- before the backward -----------------------------------------------------------------
+
+    def weigh(self, batch: Microbatch) -> Tensor:
+        """Weights of a micro-batch, [S] float32, from the ledger and the losses just computed.
+
+        Unknown samples count as first visits. Raw and final weights are left on ``batch.notes``.
+        """
+        rows = self.ledger.lookup(batch.ids)
+        loss, onset = batch.loss, batch.onset_loss
+        if loss is None or onset is None:
+            raise StateError("lifespan: weights were asked for before the losses were known.")
+        raw = self._raw_weight(rows, loss, onset)
+        weight = torch.ones_like(raw)
+        if not self.config.observe_only:
+            state = self._of(rows, "state", SampleState.TRAINING)
+            weight = effective_weight(state, raw, self.population.mean_weight, self.config)
+        # Other listeners may weigh the batch too: what this one asked for travels by name.
+        batch.notes[f"{self.note}.raw"], batch.notes[f"{self.note}.weight"] = raw, weight
+        return weight
+
+    def _raw_weight(self, rows: Tensor, loss: Tensor, onset: Tensor) -> Tensor:
+        config = self.config
+        if config.weighting == "none":
+            return torch.ones_like(loss)
+        history = self.ledger.history(rows)
+        losses = append(history.loss, loss)
+        bounds = (config.weight_floor, config.weight_cap)
+        if config.weighting == "article":
+            return weighting.article_weight(losses, history.grad_norm, *bounds)
+        later = weighting.progress_weight(losses, history.grad_norm, self.population, *bounds)
+        first = weighting.first_visit_weight(onset, self.population, config.weight_floor)
+        visited = self._of(rows, "visits", 0) > 0
+        weight = torch.where(visited, later, first)
+        return torch.where(torch.isfinite(loss), weight, 1.0)
+
+    def _of(self, rows: Tensor, name: str, default: int) -> Tensor:
+        """A column at some rows, ``default`` at unknown ones."""
+        column = self.ledger.column(name)
+        if column.numel() == 0:
+            return torch.full_like(rows, default).to(column.dtype)
+        found = column[rows.clamp(min=0)]
+        return torch.where(rows >= 0, found, torch.full_like(found, default))
+
+    # -- after the step ----------------------------------------------------------------------
+
+    def absorb(self, parts: list[SampleSignals], gather: Gather | None = None) -> SampleSignals:
+        """Enter what one optimizer step saw, on every rank alike.
+
+        Args:
+            parts: signals of this rank's micro-batches; at least one.
+            gather: joins all ranks' signals; None on one process.
+
+        Returns:
+            The joined signals.
+        """
+        signals = concatenate(parts)
+        if gather is not None:
+            signals = gather(signals)
+        rows = self._enter(signals)
+        self._waiting.append((signals, (rows < 0) & torch.isfinite(signals.loss)))
+        return signals
+
+    def _enter(self, signals: SampleSignals) -> Tensor:
+        if len(self.ledger) == 0:
+            return torch.full_like(signals.ids, -1)
+        before = self._of(self.ledger.lookup(signals.ids), "state", SampleState.TRAINING)
+        own = (signals.notes.get(f"{self.note}.{kind}") for kind in ("weight", "raw"))
+        rows = self.ledger.observe(signals, *own)
+        self._advance(rows, before)
+        self.population = self._survey()
+        return rows
+
+    def _advance(self, rows: Tensor, before: Tensor) -> None:
+        """Update life vectors, suspicion and states of the rows a step has visited."""
+        ledger, config = self.ledger, self.config
+        safe = rows.clamp(min=0)
+        history = ledger.history(safe)
+        vector = weighting.life_vector(
+            history.loss, history.grad_norm, ledger.column("drift")[safe]
+        )
+        used = tuple(name in config.signals for name in SIGNALS)
+        norm = weighting.life_norm(vector, self.scale, used)  # type: ignore[arg-type]
+        norm = torch.where(self.frozen, norm, torch.inf)
+        suspicion = self._suspicion(safe)
+        state = after_visit(before, ledger.column("visits")[safe], norm, suspicion, config)
+        ledger.put("suspicion", rows, suspicion)
+        ledger.put("state", rows, state)
+
+    def _suspicion(self, rows: Tensor | slice) -> Tensor:
+        means = (
+            self.ledger.mean_of(name, rows) for name in ("onset", "loss", "closing", "surprisal")
+        )
+        return weighting.suspicion(*means, self.population)
+
+    def flush(self) -> int:
+        """Give rows to samples met since the last flush that nobody knew; copies to the host.
+
+        Returns:
+            Number of samples added.
+        """
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return 0
+        before = len(self.ledger)
+        for signals, unknown in waiting:
+            keep = torch.nonzero(unknown).squeeze(1)
+            if keep.numel() == 0:
+                continue
+            part = take(signals, keep)
+            self.ledger.add(part.ids)
+            self._enter(part)
+        return len(self.ledger) - before
+
+    def _survey(self) -> weighting.Population:
+        """Robust statistics over at most ``REFERENCE_ROWS`` evenly spaced ledger rows.
+
+        Freezes the life vector's scales on the way, once enough samples are warmed up.
+        """
+        ledger = self.ledger
+        stride = max(1, -(-len(ledger) // weighting.REFERENCE_ROWS))
+        sample = slice(None, None, stride)
+        rows = torch.arange(0, len(ledger), stride, device=self.device)
+        if rows.numel() == 0:
+            return unknown_population(self.device)
+        seen = ledger.column("lifetime")[sample] > 0
+        history = ledger.history(rows)
+        training = seen & (ledger.column("state")[sample] == SampleState.TRAINING)
+        scale = weighting.reference_scale
+        self._freeze(history.loss, history.grad_norm, sample, seen)
+        return weighting.Population(
+            progress=scale(weighting.relative_progress(history.loss), seen),
+            instability=scale(weighting.instability(history.grad_norm), seen)[0],
+            onset=scale(ledger.mean_of("onset", sample), seen),
+            loss=scale(ledger.mean_of("loss", sample), seen),
+            closing=scale(ledger.mean_of("closing", sample), seen),
+            surprisal=scale(ledger.mean_of("surprisal", sample), seen),
+            mean_weight=weighting.token_weighted_mean(
+                ledger.column("weight_raw")[sample], ledger.column("n_tokens")[sample], training
+            ),
+        )
+
+    def _freeze(self, losses: Tensor, grad_norms: Tensor, sample: slice, seen: Tensor) -> None:
+        """Fix the life vector's scales once half of the seen samples are through the warm-up."""
+        lifetime = self.ledger.column("lifetime")[sample]
+        warm = lifetime >= self.config.warmup_visits
+        vector = weighting.life_vector(losses, grad_norms, self.ledger.column("drift")[sample])
+        scale = torch.nanmedian(torch.where(warm.unsqueeze(1), vector, torch.nan), dim=0).values
+        ready = (2 * warm.sum() >= seen.sum()) & (warm.sum() > 0)
+        self.scale = torch.where(self.frozen | ~ready, self.scale, scale)
+        self.frozen = self.frozen | ready
+
+    # -- verdicts ----------------------------------------------------------------------------
+
+    def cases(self) -> pd.DataFrame:
+        """Samples in the pool that await a verdict, as :class:`Judge` gets them (without text)."""
+        frame = self.ledger.to_pandas()
+        frame["loss_rank"] = frame["loss_mean"].rank(pct=True)
+        return frame[frame["state"] == SampleState.OBSERVED.name].reset_index(drop=True)
+
+    def judge(self, cases: pd.DataFrame, judge: Judge) -> Tensor:
+        """Apply a judge's verdicts on :meth:`cases`.
+
+        Returns:
+            [M] uint8 states of the cases afterwards.
+
+        Raises:
+            ConfigError: if the judge returns anything but one verdict a case.
+        """
+        if len(cases) == 0:
+            return torch.zeros(0, dtype=torch.uint8)
+        verdicts = read_verdicts(list(judge(cases)), len(cases)).to(self.device)
+        ids = torch.tensor(cases["id"].to_numpy().copy(), device=self.device)
+        return apply_verdicts(self.ledger, self.ledger.lookup(ids), verdicts, self.config)
+
+    def refresh(self) -> None:
+        """Bring every sample's suspicion and weight up to the population of now.
+
+        Touches the whole ledger: for logging, saving and the end of a run, not for the step.
+        """
+        if len(self.ledger) == 0:
+            return
+        self.population = self._survey()
+        ledger = self.ledger
+        everything = slice(None)
+        ledger.column("suspicion").copy_(self._suspicion(everything))
+        if self.config.observe_only:
+            return
+        seen = ledger.column("lifetime") > 0
+        state = ledger.column("state")
+        training = seen & (state == SampleState.TRAINING)
+        raw = ledger.column("weight_raw")
+        mean = weighting.token_weighted_mean(raw, ledger.column("n_tokens"), training)
+        weight = effective_weight(state, raw, mean, self.config)
+        column = ledger.column("weight")
+        column.copy_(torch.where(seen, weight, column))
+
+    def summary(self) -> dict[str, float]:
+        """Figures for the log: weights, bounds, states and what is known; copies to the host.
+
+        ``weight_*`` describe the samples seen so far; ``at_bound`` is the share of samples in
+        training whose raw weight sits at its floor or cap; ``state_*`` count samples.
+        """
+        ledger, config = self.ledger, self.config
+        seen = ledger.column("lifetime") > 0
+        if not bool(seen.any()):
+            return {"samples_seen": 0.0}
+        weight = ledger.column("weight")[seen]
+        state = ledger.column("state")[seen]
+        raw = ledger.column("weight_raw")[seen & (ledger.column("state") == 0)]
+        bound = (raw <= config.weight_floor) | (raw >= config.weight_cap)
+        values = {"samples_seen": float(weight.numel()), "weight_mean": float(weight.mean())}
+        for percent in (10, 50, 90):
+            values[f"weight_p{percent}"] = quantile(weight, percent / 100)
+        values["at_bound"] = float(bound.float().mean()) if raw.numel() else 0.0
+        values["visits_mean"] = float(ledger.column("lifetime")[seen].float().mean())
+        values["loss_median"] = float(self.population.loss[0])
+        values["progress_median"] = float(self.population.progress[0])
+        for member in SampleState:
+            values[f"state_{member.name.lower()}"] = float((state == member).sum())
+        return values
+
+    # -- state -------------------------------------------------------------------------------
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything a resumed run needs, by name."""
+        return {**self.ledger.tensors(), "life_scale": self.scale, "life_frozen": self.frozen}
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Continue from :meth:`tensors`.
+
+        Raises:
+            StateError: if something is missing or the history length differs.
+        """
+        tensors = dict(tensors)
+        try:
+            scale, frozen = tensors.pop("life_scale"), tensors.pop("life_frozen")
+        except KeyError as error:
+            raise StateError(
+                f"lifespan: the saved state lacks {error}; resume from another checkpoint."
+            ) from error
+        packed = self.ledger.index.packed_row
+        ledger = SampleLedger.from_tensors(tensors)
+        if ledger.history_length != self.config.history:
+            raise StateError(
+                f"history: the checkpoint keeps {ledger.history_length} visits and the config "
+                f"asks for {self.config.history}; set history={ledger.history_length} to resume."
+            )
+        if ledger.keeps_drift != ("drift" in self.config.signals):
+            raise StateError(
+                "signals: the checkpoint and the config disagree about drift; resume with the "
+                "signals the run was started with."
+            )
+        self.ledger = ledger
+        self.ledger.index.packed_row = packed
+        self._bind(self.device)
+        self.scale, self.frozen = scale.to(self.device), frozen.to(self.device)
+        self.population = self._survey()
+        self._waiting = []
+
+
+def quantile(values: Tensor, q: float) -> float:
+    """The q-quantile of [N] values, by the nearest rank; any N."""
+    rank = round(q * (values.numel() - 1)) + 1
+    return float(values.float().kthvalue(rank).values)
+
+
+def unknown_population(device: torch.device) -> weighting.Population:
+    """A population of which nothing is known: every weight it leads to is 1."""
+    nothing = torch.full((), torch.nan, device=device)
+    pair = (nothing, nothing)
+    return weighting.Population(
+        progress=pair,
+        instability=nothing,
+        onset=pair,
+        loss=pair,
+        closing=pair,
+        surprisal=pair,
+        mean_weight=torch.ones((), device=device),
+    )
+
+
+def take(signals: SampleSignals, keep: Tensor) -> SampleSignals:
+    """The signals at some positions, [S] → [len(keep)]."""
+    names = ("ids", "n_tokens", "loss", "onset_loss", "closing_loss", "surprisal")
+    picked = {n: getattr(signals, n)[keep] for n in (*names, "grad_norm", "weight")}
+    embedding = None if signals.embedding is None else signals.embedding[keep]
+    notes = {name: value[keep] for name, value in signals.notes.items()}
+    return replace(signals, **picked, embedding=embedding, notes=notes)

@@ -1,0 +1,63 @@
+"""Prompt and answer of a sample, read back from the training data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_PAIRS = (("prompt", "response"), ("prompt", "completion"), ("instruction", "output"))
+
+
+class DatasetTexts:
+    """Reads text columns where the data set has them, and decodes tokens where it has not."""
+
+    def __init__(self, dataset: Any, tokenizer: Any) -> None:
+        """Keep the data set and the trainer's ``processing_class``; either may be None."""
+        self._dataset = dataset if hasattr(dataset, "__getitem__") else None
+        self._tokenizer = tokenizer if hasattr(tokenizer, "decode") else None
+        self._names = set(getattr(dataset, "column_names", None) or ())
+
+    def pair(self, row: int) -> tuple[str, str] | None:
+        """(prompt, response) of a row of the data set, or None where it cannot be read.
+
+        Args:
+            row: row number, negative for samples that the data set does not list.
+        """
+        if self._dataset is None or row < 0 or row >= len(self._dataset):
+            return None
+        record = self._dataset[row]
+        if not isinstance(record, dict):
+            return None
+        for prompt, response in _PAIRS:
+            if isinstance(record.get(prompt), str) and isinstance(record.get(response), str):
+                extra = record.get("input") if prompt == "instruction" else None
+                return f"{record[prompt]}\n{extra}" if extra else record[prompt], record[response]
+        return self._decode(record)
+
+    def _decode(self, record: dict[str, Any]) -> tuple[str, str] | None:
+        tokens = record.get("input_ids")
+        if tokens is None or self._tokenizer is None or "seq_lengths" in self._names:
+            return None
+        tokens = [int(t) for t in tokens]
+        trained = _trained_positions(record, len(tokens))
+        prompt = [t for t, used in zip(tokens, trained, strict=False) if not used]
+        answer = [t for t, used in zip(tokens, trained, strict=False) if used]
+        decode = self._tokenizer.decode
+        return tuple(decode(part, skip_special_tokens=True).strip() for part in (prompt, answer))  # type: ignore[return-value]
+
+    def attach(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Add ``prompt`` and ``response`` columns by the ``row`` column; None where unknown."""
+        pairs = [self.pair(int(row)) or (None, None) for row in frame["row"]]
+        prompts, responses = zip(*pairs, strict=True) if pairs else ((), ())
+        return frame.assign(prompt=list(prompts), response=list(responses))
+
+
+def _trained_positions(record: dict[str, Any], length: int) -> list[bool]:
+    """Which tokens the loss is on: by labels, TRL's masks, or all of them."""
+    labels = record.get("labels")
+    if labels is not None:
+        return [int(label) >= 0 for label in labels]
+    mask = record.get("completion_mask") or record.get("assistant_masks")
+    return [bool(m) for m in mask] if mask is not None else [True] * length

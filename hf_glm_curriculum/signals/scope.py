@@ -1,0 +1,58 @@
+"""Tells hooks whether the training run that installed them is still under way."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import FrameType
+
+class RunScope:
+    """Alive while the function that entered it is on the calling thread's stack.
+
+    A trainer that dies of an exception tells its callbacks nothing. Its frame is gone all the
+    same, so hooks that ask :meth:`active` fall silent with it, and a later forward pass of the
+    same model is not taken for training.
+    """
+
+    def __init__(self) -> None:
+        """Bind to the training loop that fired the event under way, or to the nearest caller.
+
+        The training loop is whoever called the callback handler; without a handler (events fired
+        by hand) it is the nearest function outside this package.
+        """
+        callers = list(_callers(sys._getframe(1)))
+        events = [i for i, frame in enumerate(callers) if _fires_events(frame)]
+        if events:
+            above = callers[events[0] :]
+            self._frame = next((f for f in above if not _fires_events(f)), None)
+        else:
+            self._frame = next((f for f in callers if not _is_ours(f)), None)
+
+    def active(self) -> bool:
+        """Return whether the bound function is still running on this thread."""
+        if self._frame is None:
+            return False
+        if any(frame is self._frame for frame in _callers(sys._getframe(1))):
+            return True
+        if self._frame.f_back is None:
+            self._frame = None  # finished: let go of the run's locals
+        return False
+
+    def close(self) -> None:
+        """End the scope."""
+        self._frame = None
+
+
+def _callers(frame: FrameType | None) -> Iterator[FrameType]:
+    """The frame and everything that called it, innermost first."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _fires_events(frame: FrameType) -> bool:
+    return frame.f_globals.get("__name__") == "transformers.trainer_callback"
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).startswith("hf_glm_curriculum.")
