@@ -2,14 +2,52 @@
 
 from functools import cache
 
-from hf_glm_curriculum.data.demo import arithmetic, geography
+from hf_glm_curriculum.data.demo import (
+    advice,
+    arithmetic,
+    dates,
+    editing,
+    geography,
+    knowledge,
+    reasoning_tasks,
+    safety,
+    structured,
+    translation,
+    units,
+    word_forms,
+    word_problems,
+)
 from hf_glm_curriculum.data.demo.draft import Task
 
 CATEGORIES: dict[str, float] = {
     "arithmetic": 1.5,
     "geography": 1.2,
+    "knowledge": 1.2,
+    "units": 1.0,
+    "editing": 1.5,
+    "format": 0.7,
+    "calendar": 1.0,
+    "word_problem": 1.2,
+    "reasoning": 1.5,
+    "translation": 0.8,
+    "safety": 0.7,
+    "advice": 0.7,
 }
-_MODULES = (arithmetic, geography)
+_MODULES = (
+    advice,
+    arithmetic,
+    dates,
+    editing,
+    geography,
+    knowledge,
+    reasoning_tasks,
+    safety,
+    structured,
+    translation,
+    units,
+    word_forms,
+    word_problems,
+)
 
 
 @cache

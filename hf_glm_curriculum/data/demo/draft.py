@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-Phrase = str | int | tuple[str, str]
+Pair = tuple[str, str]
+Phrase = str | int | Pair
 """One text for both languages, or (English, Chinese)."""
 Check = dict[str, Any]
 
@@ -76,8 +77,8 @@ class Draw:
 class Task:
     """One kind of example: its category, its draw and its wording in each language.
 
-    `brief` allows prompts that ask for the bare answer. `alone` leaves the prompt as it is,
-    without a lead-in. `weight` is the relative frequency within the category.
+    `brief` allows prompts that ask for the bare answer. `verbatim` answers are not capitalised.
+    `weight` is the relative frequency within the category.
     """
 
     name: str
@@ -86,7 +87,7 @@ class Task:
     en: Wording | None = None
     zh: Wording | None = None
     brief: bool = True
-    alone: bool = False
+    verbatim: bool = False
     weight: float = 1.0
 
     def wording_in(self, language: str) -> Wording | None:
@@ -149,9 +150,12 @@ def compose(task: Task, language: str, level: str, rng: Random) -> Draft:
     style = _pick_style(known, task.brief, rng)
     suffix = _pick_suffix(style, language, rng)
     prompt = _join(fill(rng.choice(known.prompts), draw.fields, language), suffix, language)
-    if not task.alone and rng.random() < 0.15:
+    if rng.random() < 0.15:
         prompt = rng.choice(_LEADS[LANGUAGES.index(language)]) + prompt
     choice = rng.randrange(840)  # divisible by 1..8: one place in every list of templates
+    voice = _Voice(task, style, choice)
+    spoiled = {**draw.fields, **draw.spoiled}
+    other = "zh" if language == "en" else "en"
     return Draft(
         task,
         draw,
@@ -159,20 +163,36 @@ def compose(task: Task, language: str, level: str, rng: Random) -> Draft:
         style,
         suffix,
         prompt,
-        response=_respond(draw, known, style, choice, language),
-        wrong=_respond_wrong(draw, known, style, choice, language),
-        twin=_respond_twin(task, draw, style, choice, language),
+        response=voice.say(draw.fields, draw.answer, language) or "",
+        wrong=None if draw.wrong is None else voice.say(spoiled, draw.wrong, language),
+        twin=voice.say(draw.fields, draw.answer, other),
         check=_check_in(draw, language, prompt),
     )
 
 
+@dataclass(frozen=True)
+class _Voice:
+    """How one example is answered: the same template for right, wrong and translated answers."""
+
+    task: Task
+    style: str
+    choice: int
+
+    def say(self, fields: Mapping[str, Phrase], answer: Phrase, language: str) -> str | None:
+        """Word an answer in a language, None where the task has no wording in it."""
+        known = self.task.wording_in(language)
+        if known is None:
+            return None
+        templates = {"plain": known.responses, "brief": ("{answer}",), "worked": known.worked}
+        usable = templates[self.style] or known.responses
+        template = usable[self.choice % len(usable)]
+        text = fill(template, {**fields, "answer": answer}, language)
+        as_is = self.task.verbatim or self.style == "brief"
+        return text if as_is else text[:1].upper() + text[1:]
+
+
 def _pick_style(known: Wording, brief: bool, rng: Random) -> str:
-    styles = [
-        "plain",
-        "plain",
-        *(["brief"] if brief else []),
-        *(["worked"] if known.worked else []),
-    ]
+    styles = ["plain", "plain"] + ["brief"] * brief + ["worked"] * bool(known.worked)
     return rng.choice(styles)
 
 
@@ -184,34 +204,6 @@ def _pick_suffix(style: str, language: str, rng: Random) -> str:
 
 def _join(prompt: str, suffix: str, language: str) -> str:
     return prompt + (_ENDS[LANGUAGES.index(language)] + suffix if suffix else "")
-
-
-def _respond(draw: Draw, known: Wording, style: str, choice: int, language: str) -> str:
-    fields = {**draw.fields, "answer": draw.answer}
-    templates = {"plain": known.responses, "brief": ("{answer}",), "worked": known.worked}[style]
-    templates = templates or known.responses
-    return _capital(fill(templates[choice % len(templates)], fields, language), style)
-
-
-def _respond_wrong(
-    draw: Draw, known: Wording, style: str, choice: int, language: str
-) -> str | None:
-    if draw.wrong is None:
-        return None
-    fields = {**draw.fields, **draw.spoiled}
-    spoiled = Draw(fields, draw.wrong, None, None, draw.level)
-    return _respond(spoiled, known, style, choice, language)
-
-
-def _respond_twin(task: Task, draw: Draw, style: str, choice: int, language: str) -> str | None:
-    other = "zh" if language == "en" else "en"
-    known = task.wording_in(other)
-    return None if known is None else _respond(draw, known, style, choice, other)
-
-
-def _capital(text: str, style: str) -> str:
-    """Capitalise the first letter of a full sentence; a bare answer stays as it is."""
-    return text if style == "brief" else text[:1].upper() + text[1:]
 
 
 def _check_in(draw: Draw, language: str, prompt: str) -> Check | None:
@@ -229,12 +221,14 @@ def number_check(value: float, tolerance: float = 0.0) -> Check:
     return {"kind": "number", "value": value} | ({"tolerance": tolerance} if tolerance else {})
 
 
-def phrase_check(answer: Phrase, wrong: Phrase | None = None, **more: Any) -> tuple[Check, Check]:
-    """Build a check per language: the answer occurs and the wrong one does not."""
+def phrase_check(
+    answer: Phrase, *, none_of: Phrase | None = None, **more: Any
+) -> tuple[Check, Check]:
+    """Build a check per language: the answer occurs and, if given, another phrase does not."""
 
     def one(language: str) -> Check:
         check: Check = {"kind": "contains", "value": say(answer, language), **more}
-        return check if wrong is None else check | {"none_of": [say(wrong, language)]}
+        return check if none_of is None else check | {"none_of": [say(none_of, language)]}
 
     return one("en"), one("zh")
 
@@ -252,6 +246,12 @@ def choice_check(answer: Phrase, options: tuple[Phrase, ...]) -> tuple[Check, Ch
 def exact_check(answer: Phrase, *, case: bool = True) -> tuple[Check, Check]:
     """Build a check per language: the answer occurs letter for letter."""
     return phrase_check(answer, case=case)
+
+
+def overlaps(first: Phrase, second: Phrase) -> bool:
+    """Whether one phrase is part of the other in some language (柏林 in 都柏林)."""
+    pairs = [(say(first, language), say(second, language)) for language in LANGUAGES]
+    return any(a in b or b in a for a, b in pairs)
 
 
 def near_miss(value: int, rng: Random) -> int:

@@ -187,5 +187,7 @@ def cut_midway(text: str, rng: Random) -> str | None:
 def is_in(text: str, language: str) -> bool:
     """Whether a text clearly reads as English (at least two words) or Chinese."""
     chinese = sum("\u4e00" <= character <= "\u9fff" for character in text)
-    english = sum(word.strip(".,?!").isalpha() and word.isascii() for word in text.split())
-    return chinese >= 2 if language == "zh" else english >= 2 and not chinese
+    english = sum(any(c.isascii() and c.isalpha() for c in word) for word in text.split())
+    if language == "zh":
+        return chinese >= 2 and chinese > 2 * english
+    return english >= 2 and not chinese

@@ -8,6 +8,7 @@ from hf_glm_curriculum.data.demo.draft import (
     Phrase,
     Task,
     choice_check,
+    overlaps,
     phrase_check,
     wording,
 )
@@ -25,8 +26,9 @@ def _value(country: Country, fact: str) -> tuple[str, str]:
 
 def _other(rng: Random, country: Country, fact: str) -> Country:
     """Draw a country with another value of the fact, preferably on the same continent."""
-    value = getattr(country, fact)
-    others = [c for c in countries() if getattr(c, fact) and getattr(c, fact) != value]
+    value = _value(country, fact)
+    known = [c for c in countries() if getattr(c, fact)]
+    others = [c for c in known if not overlaps(value, _value(c, fact))]
     near = [c for c in others if country.continent and c.continent == country.continent]
     return rng.choice(near or others)
 
@@ -35,7 +37,7 @@ def _fact(fact: str, rng: Random, level: str) -> Draw:
     country = _pick(rng, level, fact)
     answer, wrong = _value(country, fact), _value(_other(rng, country, fact), fact)
     fields = {"country": with_article(country.name)}
-    return Draw(fields, answer, wrong, phrase_check(answer, wrong), country.level)
+    return Draw(fields, answer, wrong, phrase_check(answer), country.level)
 
 
 def _capital(rng: Random, level: str) -> Draw:
@@ -51,10 +53,13 @@ def _continent(rng: Random, level: str) -> Draw:
 
 
 def _country_of(rng: Random, level: str) -> Draw:
-    country = _pick(rng, level, "capital")
-    answer, wrong = with_article(country.name), with_article(_other(rng, country, "capital").name)
+    known = [c for c in countries() if c.capital and not overlaps(c.name, c.capital)]
+    country = rng.choice([c for c in known if c.level == level])
+    others = [c for c in known if not overlaps(c.name, country.name)]
+    near = [c for c in others if c.continent == country.continent]
+    answer, wrong = with_article(country.name), with_article(rng.choice(near or others).name)
     # The English article is not part of the fact.
-    check = phrase_check(country.name, wrong)
+    check = phrase_check(country.name)
     return Draw({"capital": _value(country, "capital")}, answer, wrong, check, country.level)
 
 
@@ -121,7 +126,6 @@ TASKS = (
             Which city is the capital of {country}?
             Name the capital of {country}.
             Tell me the capital city of {country}.
-            What city is the seat of the capital of {country}?
             I forgot the capital of {country}. What is it?""",
             """
             The capital of {country} is {answer}.
