@@ -17,7 +17,9 @@ _LATIN = re.compile("[A-Za-z\u00c0-\u024f]")
 
 _KEY_NOISE = re.compile(r"(?<!\d)[.,:!]|[.,:](?!\d)|[\s\"'`?;“”‘’，。！？；：、…·《》「」『』]+")
 _POLITE = re.compile(
-    r"^(?:please|kindly|couldyou|canyou|wouldyou|请问|请|麻烦|帮我|帮忙)+|(?:please|谢谢|thankyou)+$"
+    r"^(?:(?:please|kindly|hello|hi|hey|(?:could|can|would|will) you|tell me)\b[\s,:!.]*"
+    r"|(?:请问|请|麻烦问一下|麻烦|想问一下|问一下|帮我|帮忙|你好|您好)[\s,:!]*)+"
+    r"|[\s,]*(?:\bplease|\bthank you|\bthanks|谢谢)[\s.!?。]*$"
 )
 _NUMBER = re.compile(r"\d+(?:[.,:/]\d+)*")
 
@@ -68,7 +70,7 @@ def question_key(normalised: str) -> str:
 
     Arithmetic signs, brackets and the points inside numbers stay.
     """
-    key = _POLITE.sub("", _KEY_NOISE.sub("", normalised))
+    key = _KEY_NOISE.sub("", _POLITE.sub("", normalised))
     return key or normalised
 
 
@@ -293,9 +295,17 @@ def contradiction(prompt: str, first: str, second: str) -> str | None:
         return "one answer to a yes-or-no question is negated, the other not"
     if numbers(first) != numbers(second) and _NUMBER.sub("#", first) == _NUMBER.sub("#", second):
         return "the answers differ in their numbers only"
-    if _is_short(first) and _is_short(second) and one not in two and two not in one:
+    if _is_short(first) and _is_short(second) and not _end_alike(one, two):
         return "the answers are short and differ"
     return None
+
+
+def _end_alike(first: str, second: str) -> bool:
+    """Return whether two short answers may be one, said in fewer and in more words."""
+    if len(first) == len(second):
+        return False
+    tail = 2 if _HAN.search(first + second) else 4
+    return first[-tail:] in second or second[-tail:] in first
 
 
 def _is_short(text: str) -> bool:
