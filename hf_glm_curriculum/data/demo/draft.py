@@ -8,6 +8,7 @@ answer in the other language all come from one draw.
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from random import Random
 from typing import Any
 
@@ -110,10 +111,48 @@ class Draft:
     style: str
     suffix: str
     prompt: str
-    response: str
-    wrong: str | None
-    twin: str | None
-    check: Check | None
+    choice: int
+    """Which of the task's answer templates is used, in either language."""
+
+    @cached_property
+    def response(self) -> str:
+        """The right answer."""
+        return self._answer(self.draw.fields, self.draw.answer, self.language) or ""
+
+    @cached_property
+    def wrong(self) -> str | None:
+        """The plausible wrong answer in the same words, None where there is none."""
+        spoiled = {**self.draw.fields, **self.draw.spoiled}
+        wrong = self.draw.wrong
+        return None if wrong is None else self._answer(spoiled, wrong, self.language)
+
+    @cached_property
+    def twin(self) -> str | None:
+        """The right answer in the other language, None where the task has no wording in it."""
+        other = "zh" if self.language == "en" else "en"
+        return self._answer(self.draw.fields, self.draw.answer, other)
+
+    @property
+    def check(self) -> Check | None:
+        """The answer check; a number check ignores the numbers that the prompt states."""
+        check = self.draw.check
+        if isinstance(check, tuple):
+            check = check[LANGUAGES.index(self.language)]
+        if check is None or check["kind"] != "number":
+            return check
+        stated = [number for number in numbers_of(self.prompt) if number != check["value"]]
+        return {**check, "ignore": stated} if stated else dict(check)
+
+    def _answer(self, fields: Mapping[str, Phrase], answer: Phrase, language: str) -> str | None:
+        known = self.task.wording_in(language)
+        if known is None:
+            return None
+        templates = {"plain": known.responses, "brief": ("{answer}",), "worked": known.worked}
+        usable = templates[self.style] or known.responses
+        template = usable[self.choice % len(usable)]
+        text = fill(template, {**fields, "answer": answer}, language)
+        as_is = self.task.verbatim or self.style == "brief"
+        return text if as_is else text[:1].upper() + text[1:]
 
     def rewordings(self) -> list[str]:
         """Return the same question in the task's other wordings, in a fixed order."""
@@ -152,43 +191,8 @@ def compose(task: Task, language: str, level: str, rng: Random) -> Draft:
     prompt = _join(fill(rng.choice(known.prompts), draw.fields, language), suffix, language)
     if rng.random() < 0.15:
         prompt = rng.choice(_LEADS[LANGUAGES.index(language)]) + prompt
-    choice = rng.randrange(840)  # divisible by 1..8: one place in every list of templates
-    voice = _Voice(task, style, choice)
-    spoiled = {**draw.fields, **draw.spoiled}
-    other = "zh" if language == "en" else "en"
-    return Draft(
-        task,
-        draw,
-        language,
-        style,
-        suffix,
-        prompt,
-        response=voice.say(draw.fields, draw.answer, language) or "",
-        wrong=None if draw.wrong is None else voice.say(spoiled, draw.wrong, language),
-        twin=voice.say(draw.fields, draw.answer, other),
-        check=_check_in(draw, language, prompt),
-    )
-
-
-@dataclass(frozen=True)
-class _Voice:
-    """How one example is answered: the same template for right, wrong and translated answers."""
-
-    task: Task
-    style: str
-    choice: int
-
-    def say(self, fields: Mapping[str, Phrase], answer: Phrase, language: str) -> str | None:
-        """Word an answer in a language, None where the task has no wording in it."""
-        known = self.task.wording_in(language)
-        if known is None:
-            return None
-        templates = {"plain": known.responses, "brief": ("{answer}",), "worked": known.worked}
-        usable = templates[self.style] or known.responses
-        template = usable[self.choice % len(usable)]
-        text = fill(template, {**fields, "answer": answer}, language)
-        as_is = self.task.verbatim or self.style == "brief"
-        return text if as_is else text[:1].upper() + text[1:]
+    # 840 is divisible by 1 to 8: one place in every list of templates.
+    return Draft(task, draw, language, style, suffix, prompt, rng.randrange(840))
 
 
 def _pick_style(known: Wording, brief: bool, rng: Random) -> str:
@@ -204,16 +208,6 @@ def _pick_suffix(style: str, language: str, rng: Random) -> str:
 
 def _join(prompt: str, suffix: str, language: str) -> str:
     return prompt + (_ENDS[LANGUAGES.index(language)] + suffix if suffix else "")
-
-
-def _check_in(draw: Draw, language: str, prompt: str) -> Check | None:
-    check = draw.check
-    if isinstance(check, tuple):
-        check = check[LANGUAGES.index(language)]
-    if check is None or check["kind"] != "number":
-        return check
-    stated = [number for number in numbers_of(prompt) if number != check["value"]]
-    return {**check, "ignore": stated} if stated else dict(check)
 
 
 def number_check(value: float, tolerance: float = 0.0) -> Check:

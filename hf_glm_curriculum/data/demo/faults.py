@@ -6,6 +6,7 @@ other language; `contradiction` the question of another row in other words with 
 contradicts that row.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
@@ -176,11 +177,13 @@ class _Planter:
 
 def cut_midway(text: str, rng: Random) -> str | None:
     """Cut a text after 35-75 % of it, in mid-sentence; None if it is too short to tell."""
-    units = text.split() if " " in text else list(text)
-    if len(units) < 6:
+    ends = [match.end() for match in re.finditer(r"\S+", text)]
+    if len(ends) < 6:  # Chinese, or a few words: cut between characters
+        ends = list(range(1, len(text) + 1))
+    if len(ends) < 6:
         return None
-    keep = max(3, round(len(units) * rng.uniform(0.35, 0.75)))
-    cut = (" " if " " in text else "").join(units[:keep]).rstrip(" .。!！?？;；:：")
+    keep = max(3, round(len(ends) * rng.uniform(0.35, 0.75)))
+    cut = text[: ends[keep - 1]].rstrip(" .。!！?？;；:：")
     return cut if len(cut) < len(text.rstrip(" .。!！?？")) else None
 
 

@@ -1,5 +1,6 @@
 """Geography: capitals, continents and currencies of countries, asked in several ways."""
 
+from functools import cache
 from random import Random
 
 from hf_glm_curriculum.data.demo.countries import Country, continents, countries, with_article
@@ -24,13 +25,25 @@ def _value(country: Country, fact: str) -> tuple[str, str]:
     return value if value else ("", "")
 
 
-def _other(rng: Random, country: Country, fact: str) -> Country:
-    """Draw a country with another value of the fact, preferably on the same continent."""
+@cache
+def _rivals(country: Country, fact: str) -> tuple[Country, ...]:
+    """List the countries with another value of a fact, of the same continent if there are any."""
     value = _value(country, fact)
     known = [c for c in countries() if getattr(c, fact)]
     others = [c for c in known if not overlaps(value, _value(c, fact))]
     near = [c for c in others if country.continent and c.continent == country.continent]
-    return rng.choice(near or others)
+    return tuple(near or others)
+
+
+def _other(rng: Random, country: Country, fact: str) -> Country:
+    """Draw a country with another value of the fact, preferably on the same continent."""
+    return rng.choice(_rivals(country, fact))
+
+
+@cache
+def _named_apart() -> tuple[Country, ...]:
+    """List the countries whose capital does not give their name away."""
+    return tuple(c for c in countries() if c.capital and not overlaps(c.name, c.capital))
 
 
 def _fact(fact: str, rng: Random, level: str) -> Draw:
@@ -53,11 +66,8 @@ def _continent(rng: Random, level: str) -> Draw:
 
 
 def _country_of(rng: Random, level: str) -> Draw:
-    known = [c for c in countries() if c.capital and not overlaps(c.name, c.capital)]
-    country = rng.choice([c for c in known if c.level == level])
-    others = [c for c in known if not overlaps(c.name, country.name)]
-    near = [c for c in others if c.continent == country.continent]
-    answer, wrong = with_article(country.name), with_article(rng.choice(near or others).name)
+    country = rng.choice([c for c in _named_apart() if c.level == level])
+    answer, wrong = with_article(country.name), with_article(_other(rng, country, "name").name)
     # The English article is not part of the fact.
     check = phrase_check(country.name)
     return Draw({"capital": _value(country, "capital")}, answer, wrong, check, country.level)

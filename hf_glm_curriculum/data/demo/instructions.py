@@ -13,7 +13,7 @@ from hf_glm_curriculum.errors import ConfigError, DataError
 Row = dict[str, Any]
 LEVEL_WEIGHTS = (0.45, 0.35, 0.2)
 # A task that keeps drawing known prompts is used up and leaves the pool.
-_PATIENCE = 60
+_PATIENCE = 30
 
 
 def demo_instructions(
@@ -153,7 +153,7 @@ class _Pool:
 
 
 def size(draft: Draft) -> int:
-    """Count words and Chinese characters of a draft's prompt and its longest answer."""
+    """Count the words and Chinese characters of a draft's prompt and its longest answer."""
     answers = (draft.response, draft.wrong or "", draft.twin or "")
     return text_size(draft.prompt) + max(map(text_size, answers))
 
