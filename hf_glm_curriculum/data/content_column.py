@@ -42,6 +42,32 @@ def content_ids_column(
     Raises:
         DataError: if the column is missing, holds no integer lists, or a row is null.
     """
+    lists = token_lists(dataset, column, mask_column=mask_column, lengths_column=lengths_column)
+    return np.concatenate([np.empty(0, np.int64), *(ids_of_lists(*one) for one in lists)])
+
+
+def token_lists(
+    dataset: Any,
+    column: str = "input_ids",
+    *,
+    mask_column: str | None = "attention_mask",
+    lengths_column: str | None = "seq_lengths",
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray | None]]:
+    """Yield the tokens of a data set in row order, some thousand rows at a time.
+
+    Args:
+        dataset: see `content_ids_column`.
+        column: see `content_ids_column`.
+        mask_column: see `content_ids_column`.
+        lengths_column: see `content_ids_column`.
+
+    Yields:
+        (tokens, offsets, mask): list i of the block, which is one sample, is
+        ``tokens[offsets[i]:offsets[i + 1]]``; mask is shaped like tokens, 0 on padding, or None.
+
+    Raises:
+        DataError: see `content_ids_column`.
+    """
     names = _column_names(dataset)
     if column not in names:
         raise DataError(
@@ -51,7 +77,7 @@ def content_ids_column(
     mask_column = mask_column if mask_column in names else None
     lengths_column = lengths_column if lengths_column in names else None
     wanted = [name for name in (column, mask_column, lengths_column) if name]
-    parts, row = [np.empty(0, np.int64)], 0
+    row = 0
     for batch in _arrow_batches(dataset, wanted):
         tokens, offsets = _flat_list(batch[column], column, row)
         mask = None
@@ -65,8 +91,7 @@ def content_ids_column(
         row += len(offsets) - 1
         if lengths_column:
             offsets = _packed_offsets(batch[lengths_column], lengths_column, offsets)
-        parts.append(ids_of_lists(tokens, offsets, mask))
-    return np.concatenate(parts)
+        yield tokens, offsets, mask
 
 
 def packed_rows(dataset: Any, lengths_column: str = "seq_lengths") -> np.ndarray | None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from hf_glm_curriculum.data.index import SampleIndex
 from hf_glm_curriculum.errors import StateError
 from hf_glm_curriculum.signals.microbatch import SampleSignals
+from hf_glm_curriculum.signals.neighbours import drift, neighbour_distance
 from hf_glm_curriculum.storage import load_tensors, save_tensors
 
 if TYPE_CHECKING:
@@ -80,7 +81,12 @@ class SampleLedger:
     """
 
     def __init__(
-        self, index: SampleIndex | None = None, *, history: int = 5, drift: bool = False
+        self,
+        index: SampleIndex | None = None,
+        *,
+        history: int = 5,
+        drift: bool = False,
+        neighbours: int = 0,
     ) -> None:
         """Make an empty ledger.
 
@@ -88,6 +94,8 @@ class SampleLedger:
             index: ids and rows known in advance; None to add samples as they are seen.
             history: K, how many losses and gradient norms a sample keeps.
             drift: also keep each sample's last embedding (64 float16 a sample).
+            neighbours: k, how many neighbours drift compares a sample with (int32 each); 0
+                compares it with its own last visit only.
 
         Raises:
             ValueError: if ``history`` is less than 2.
@@ -97,6 +105,7 @@ class SampleLedger:
         self.index = SampleIndex.empty() if index is None else index
         self.history_length = history
         self.keeps_drift = drift
+        self.neighbour_count = neighbours if drift else 0
         self.device = torch.device("cpu")
         self._columns: dict[str, Tensor] = {}
         self._allocate(len(self.index))
@@ -143,6 +152,10 @@ class SampleLedger:
             columns[name] = torch.full((rows, self.history_length), torch.nan, **place)
         if self.keeps_drift:
             columns["embedding"] = torch.zeros(rows, 64, dtype=torch.float16, **place)
+        if self.neighbour_count:
+            shape = (rows, self.neighbour_count)
+            columns["neighbours"] = torch.full(shape, -1, dtype=torch.int32, **place)
+            columns["neighbour_distance"] = torch.full((rows,), torch.nan, **place)
         return columns
 
     def add(self, ids: Tensor) -> None:
@@ -219,9 +232,9 @@ class SampleLedger:
         )
         # One entry a group, written by its first member; the others fall into the spare row.
         target = self._spare(torch.where(first, rows[order], -1))
+        self._write(target, {name: value[group] for name, value in merged.items()})
         if self.keeps_drift and signals.embedding is not None:
             self._write_drift(target, signals.embedding[order])
-        self._write(target, {name: value[group] for name, value in merged.items()})
         return rows
 
     def _write(self, target: Tensor, new: dict[str, Tensor]) -> None:
@@ -246,13 +259,49 @@ class SampleLedger:
         c["n_tokens"][target] = new["n_tokens"].round().int()
 
     def _write_drift(self, target: Tensor, embedding: Tensor) -> None:
-        """Drift = 1 − cos(eₜ, eₜ₋₁), from the second visit of a sample's life on."""
+        """Drift from the second visit of a sample's life on; runs once the visit is entered."""
         c = self._columns
-        before = c["embedding"][target].to(embedding)
-        moved = 1 - (before * embedding).sum(1)
-        seen = (c["lifetime"][target] > 0) & torch.isfinite(moved)
-        c["drift"][target] = torch.where(seen, moved.clamp(min=0), c["drift"][target])
-        c["embedding"][target] = embedding.to(c["embedding"].dtype)
+        own = embedding.float()
+        moved = 1 - (c["embedding"][target].float() * own).sum(1)
+        c["embedding"][target] = own.to(c["embedding"].dtype)
+        new = moved.clamp(min=0)
+        if self.neighbour_count:
+            distance = self._distance(target, own)
+            new = drift(moved, distance, c["neighbour_distance"][target])
+            c["neighbour_distance"][target] = distance
+        again = (c["lifetime"][target] > 1) & torch.isfinite(new)
+        c["drift"][target] = torch.where(again, new, c["drift"][target])
+
+    def _distance(self, rows: Tensor, own: Tensor) -> Tensor:
+        """Distance of some rows from their neighbours, as last seen."""
+        c = self._columns
+        table = c["neighbours"][rows].long()
+        there = table.clamp(min=0)
+        known = (table >= 0) & (c["lifetime"][there] > 0)
+        return neighbour_distance(own, c["embedding"][there], known)
+
+    def set_neighbours(self, table: Tensor) -> None:
+        """Say which rows are alike; distances are taken anew from the embeddings at hand.
+
+        Args:
+            table: [N, k'] int rows, -1 for none, for the first N rows; the first k count.
+
+        Raises:
+            StateError: if this ledger keeps no neighbours.
+        """
+        if not self.neighbour_count:
+            raise StateError(
+                "ledger: keeps no neighbours; make it with drift=True and neighbours=k."
+            )
+        k = min(self.neighbour_count, table.shape[1])
+        column = self.column("neighbours")
+        column.fill_(-1)
+        column[: len(table), :k] = table[:, :k].to(column)
+        self.column("neighbour_distance").fill_(torch.nan)
+        seen = torch.nonzero(self.column("lifetime") > 0).squeeze(1)
+        for part in seen.split(_ROWS_PER_BLOCK):
+            distance = self._distance(part, self.column("embedding")[part].float())
+            self.column("neighbour_distance")[part] = distance
 
     def _spare(self, rows: Tensor) -> Tensor:
         """Send negative rows to the spare row at the end."""
@@ -347,6 +396,7 @@ class SampleLedger:
                 SampleIndex(ids),
                 history=tensors["loss_ring"].shape[1],
                 drift="embedding" in tensors,
+                neighbours=tensors["neighbours"].shape[1] if "neighbours" in tensors else 0,
             )
             for name, column in ledger._columns.items():
                 column[:-1] = tensors[name]
@@ -382,6 +432,7 @@ class SampleLedger:
 
 
 _RINGS = ("loss_ring", "grad_ring")
+_ROWS_PER_BLOCK = 16_384
 
 
 def _group(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
