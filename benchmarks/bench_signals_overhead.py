@@ -98,7 +98,9 @@ def main() -> None:
                     "met": ratio <= target,
                 }
             )
-    record("signals_overhead", rows, args.seed, model="SmolLM2-135M", batch="8 × 256", blocks=blocks)
+    record(
+        "signals_overhead", rows, args.seed, model="SmolLM2-135M", batch="8 × 256", blocks=blocks
+    )
 
 
 if __name__ == "__main__":

@@ -16,13 +16,19 @@ from hf_glm_curriculum.csv_dump import CsvDump
 from hf_glm_curriculum.data.index import SampleIndex
 from hf_glm_curriculum.errors import IncompatibleError, StateError
 from hf_glm_curriculum.lifespan.config import LifespanConfig
-from hf_glm_curriculum.lifespan.judges import Judge, SignalJudge
+from hf_glm_curriculum.lifespan.judges import Judge, SignalJudge, SurveyingJudge
 from hf_glm_curriculum.lifespan.life import SampleLife
 from hf_glm_curriculum.lifespan.output import write_outputs
+from hf_glm_curriculum.lifespan.sampling import PREFIX, VisitPlan, unsampled
 from hf_glm_curriculum.lifespan.texts import DatasetTexts
 from hf_glm_curriculum.reporting import RunReporter, reporter_for
 from hf_glm_curriculum.signals.checkpoints import resume_folder, state_path
-from hf_glm_curriculum.signals.distributed import gather_signals, sum_over_ranks, world_size
+from hf_glm_curriculum.signals.distributed import (
+    from_first_rank,
+    gather_signals,
+    sum_over_ranks,
+    world_size,
+)
 from hf_glm_curriculum.signals.ledger import SampleLedger, SampleState
 from hf_glm_curriculum.signals.microbatch import SampleSignals
 from hf_glm_curriculum.signals.probe import SampleProbe, Subscription, probe_for
@@ -50,9 +56,12 @@ class SampleLifespanCallback(TrainerCallback):
         judge: gives samples in the pool their verdicts; :class:`SignalJudge` otherwise.
         name: distinguishes several instances on one trainer (folder, state file and metrics).
         debug_dir: where to dump every sample's values at every step as CSV.
+        neighbours: integers [N, k], rows of the data set that each row is like (-1 for none), in
+            place of those the config would look for.
 
     Attributes:
         ledger: the :class:`SampleLedger` of the run under way or last run.
+        sampling: the plan of a ``LifespanSampling`` data set, which enters itself here.
     """
 
     def __init__(
@@ -62,17 +71,20 @@ class SampleLifespanCallback(TrainerCallback):
         judge: Judge | None = None,
         name: str = "lifespan",
         debug_dir: str | os.PathLike[str] | None = None,
+        neighbours: Any = None,
     ) -> None:
         """Remember the settings; nothing is touched before training begins."""
         self.config = config or LifespanConfig()
         self.judge: Judge = judge or SignalJudge(self.config.suspicion_threshold)
         self.name = name
         self.debug_dir = debug_dir
+        self.sampling: VisitPlan | None = None
+        self._neighbours = neighbours
         self._life = SampleLife(self.config, note=name)
         self._probe: SampleProbe | None = None
         self._subscription: Subscription | None = None
         self._scope: RunScope | None = None
-        self._stepping = False
+        self._stepping = self._resumed = False
         self._reporter: RunReporter | None = None
         self._dump: CsvDump | None = None
         self._texts: DatasetTexts | None = None
@@ -91,6 +103,8 @@ class SampleLifespanCallback(TrainerCallback):
             self._scope.close()
         self._subscription = self._scope = self._probe = None
         self._stepping = False
+        if self.sampling is not None:
+            self.sampling.end()
 
     # -- events ------------------------------------------------------------------------------
 
@@ -113,12 +127,16 @@ class SampleLifespanCallback(TrainerCallback):
         """
         self.detach()
         _refuse_host(args, self.config)
-        dataset = getattr(train_dataloader, "dataset", None)
+        dataset = unsampled(getattr(train_dataloader, "dataset", None))
         self._probe = probe_for(model)
         self._life = SampleLife(self.config, self._index(dataset), args.device, self.name)
         self._texts = DatasetTexts(dataset, processing_class)
-        if state.global_step > 0:
-            self._restore(args, state)
+        _refuse_textless(self.judge, self._texts)
+        if self.sampling is not None:
+            self.sampling.begin(args, train_dataloader, indexed=len(self.ledger) > 0)
+        self._resumed = state.global_step > 0 and self._restore(args, state)
+        if not self._resumed:
+            self._find_neighbours(dataset)
         self._reporter = reporter_for(args.output_dir)
         self._reporter.begin(args, state, control)
         self._open_dump(state)
@@ -128,6 +146,20 @@ class SampleLifespanCallback(TrainerCallback):
             is_live=self._is_live,
             wants_embedding="drift" in self.config.signals,
         )
+
+    def on_epoch_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        """Draw the epoch's visits, where they are drawn.
+
+        A checkpoint of an epoch's last step was written before that epoch ended: what the end
+        would have done is done here.
+        """
+        inside = self._resumed and abs(state.epoch - round(state.epoch)) > 1e-6
+        if self._resumed and not inside and self._life.closed_step < state.global_step:
+            self._close_epoch(state)
+        self._resumed = False
+        if self.sampling is not None:
+            self._life.flush()
+            self.sampling.draw(self._life, again=inside)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """From here to the end of the step, training forwards of the model are observed."""
@@ -153,8 +185,7 @@ class SampleLifespanCallback(TrainerCallback):
 
     def on_epoch_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Let the judge speak on the pool."""
-        self._life.flush()
-        self._judge()
+        self._close_epoch(state)
 
     def on_log(
         self,
@@ -189,6 +220,8 @@ class SampleLifespanCallback(TrainerCallback):
             return
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         tensors = {**self._life.tensors(), "unigram_counts": self._probe.surprisal.counts}
+        if self.sampling is not None:
+            tensors |= self.sampling.tensors()
         metadata = {
             "step": str(state.global_step),
             "config": json.dumps(dataclasses.asdict(self.config)),
@@ -227,7 +260,20 @@ class SampleLifespanCallback(TrainerCallback):
             return None
         return SampleIndex.from_dataset(dataset) if hasattr(dataset, "__len__") else None
 
-    def _restore(self, args: TrainingArguments, state: TrainerState) -> None:
+    def _find_neighbours(self, dataset: Any) -> None:
+        indexed = dataset if len(self.ledger) else None
+        if not self._life.find_neighbours(indexed, self._neighbours):
+            self._say(
+                "neighbours: the rows are not known before the first step, or the config keeps "
+                "none; drift compares a sample with its own last visit only"
+            )
+
+    def _close_epoch(self, state: TrainerState) -> None:
+        self._life.flush()
+        self._life.close_epoch(state.global_step)
+        self._judge()
+
+    def _restore(self, args: TrainingArguments, state: TrainerState) -> bool:
         folder = resume_folder(args.output_dir, state.global_step)
         path = state_path(folder, self.name)
         if not path.exists():
@@ -235,7 +281,7 @@ class SampleLifespanCallback(TrainerCallback):
                 f"{folder} holds no state of {self.name!r}: the ledger starts empty at step "
                 f"{state.global_step}"
             )
-            return
+            return False
         tensors, metadata = load_tensors(path)
         saved = json.loads(metadata.get("config", "{}"))
         now = json.loads(json.dumps(dataclasses.asdict(self.config)))
@@ -253,17 +299,27 @@ class SampleLifespanCallback(TrainerCallback):
                 "this model."
             )
         self._probe.surprisal.load(counts)
+        drawn = {name: tensors.pop(name) for name in list(tensors) if name.startswith(PREFIX)}
         self._life.load(tensors)
+        if self.sampling is not None:
+            self.sampling.load(drawn)
+        return True
 
     def _judge(self) -> None:
         cases = self._life.cases()
         if len(cases) and self._texts is not None:
             cases = self._texts.attach(cases)
-        states = self._life.judge(cases, self.judge)
+        states = self._life.judge(cases, lambda c: from_first_rank(lambda: self._verdicts(c)))
         if len(cases):
             counts = {s.name: int((states == s).sum()) for s in SampleState}
             found = ", ".join(f"{n} {name}" for name, n in counts.items() if n)
             logger.info("%s: judged %d samples: %s", self.name, len(cases), found)
+
+    def _verdicts(self, cases: Any) -> list[str]:
+        """Ask the judge, who may want to see what is usual first."""
+        if isinstance(self.judge, SurveyingJudge) and self._texts is not None:
+            self.judge.survey(self._texts.attach(self._life.spread(self.judge.survey_rows)))
+        return list(self.judge(cases))
 
     def _open_dump(self, state: TrainerState) -> None:
         if self.debug_dir is None or not state.is_world_process_zero:
@@ -283,6 +339,21 @@ class SampleLifespanCallback(TrainerCallback):
         if message not in self._said:
             self._said.add(message)
             logger.warning("hf_glm_curriculum: %s.", message)
+
+
+def _refuse_textless(judge: Judge, texts: DatasetTexts) -> None:
+    """Find out before the first step that a judge will have nothing to read.
+
+    Raises:
+        IncompatibleError: naming the ways out.
+    """
+    if getattr(judge, "needs_text", False) and not texts.readable():
+        raise IncompatibleError(
+            f"judge: {type(judge).__name__} reads prompts and responses, and the trainer's data "
+            "set shows neither text columns nor unpacked tokens with a tokenizer to decode them; "
+            "pass processing_class=tokenizer to the trainer, keep the text columns "
+            "(remove_unused_columns=False), or use SignalJudge."
+        )
 
 
 def _refuse_host(args: TrainingArguments, config: LifespanConfig) -> None:

@@ -39,14 +39,21 @@ class LifespanConfig:
     signals: tuple[str, ...] = SIGNALS
     """Components of the life vector: any of slope, grad_norm, drift."""
 
+    neighbours: Literal["minhash", "embedding", "none"] = "minhash"
+    """What drift compares a sample with: rows with like tokens (found before the first step), rows
+    with like embeddings (found after the first epoch), or its own last visit only."""
+
+    neighbour_count: int = 5
+    """Neighbours of a sample (k)."""
+
     warmup_visits: int = 3
     """Visits after which the scales of the life vector are frozen and samples may be observed."""
 
     life_threshold: float = 0.5
     """A life vector shorter than this (in medians of the warm-up) sends a sample to the pool."""
 
-    suspicion_threshold: float = 2.5
-    """Suspicion, in robust deviations above the median, that sends a sample to the pool."""
+    suspicion_threshold: float = 2.0
+    """Suspicion, in deviations above the median, that sends a sample to the pool."""
 
     suspicion_visits: int = 2
     """Visits before suspicion alone may send a sample to the pool."""
@@ -74,6 +81,7 @@ class LifespanConfig:
         """
         _one_of("weighting", self.weighting, ("progress", "article", "none"))
         _one_of("grad_norm", self.grad_norm, ("hidden",))
+        _one_of("neighbours", self.neighbours, ("minhash", "embedding", "none"))
         self.signals = tuple(self.signals)
         for name in self.signals:
             _one_of("signals", name, SIGNALS)
@@ -101,6 +109,7 @@ _LEAST = {
     "relabel_weight": 0.0,
     "max_resamples": 0,
     "sync_every": 1,
+    "neighbour_count": 1,
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -35,17 +35,36 @@ class Judge(Protocol):
         ...
 
 
+@runtime_checkable
+class SurveyingJudge(Protocol):
+    """A judge that compares a sample with what is usual in the data, not in the pool alone."""
+
+    survey_rows: int
+    """How many samples it wants to see; it spends a forward pass or two on each."""
+
+    def survey(self, population: pd.DataFrame) -> None:
+        """Look at a spread sample of the data, with the columns of the cases, before judging."""
+        ...
+
+    def __call__(self, cases: pd.DataFrame) -> Sequence[str]:
+        """See :class:`Judge`."""
+        ...
+
+
 @dataclass(frozen=True)
 class SignalJudge:
     """Judges by the signals alone; no model is asked.
 
-    RELABEL if the answer looks wrong (suspicion at or above ``suspicion_threshold``); MASTERED if
-    the loss is among the lower ``mastered_rank`` of the data or the answer's tokens have a mean
-    probability (geometric) of at least ``mastered_confidence``; RESAMPLE otherwise.
+    RELABEL if suspicion is at or above ``relabel_suspicion``; OBSERVED (wait, at weight 0.1) if it
+    is at or above ``suspicion_threshold``; otherwise MASTERED if the loss is among the lower
+    ``mastered_rank`` of the data or the answer's tokens have a mean probability (geometric) of at
+    least ``mastered_confidence``, and RESAMPLE if not.
     """
 
-    suspicion_threshold: float = 2.5
-    """Robust deviations above the median at which an answer counts as wrong."""
+    suspicion_threshold: float = 2.0
+    """Deviations above the median at which an answer is not trusted."""
+    relabel_suspicion: float = 2.5
+    """Deviations above the median at which it counts as wrong."""
     mastered_rank: float = 0.5
     """Share of the data, by mean loss from below, that counts as learnt."""
     mastered_confidence: float = 0.5
@@ -53,11 +72,13 @@ class SignalJudge:
 
     def __call__(self, cases: pd.DataFrame) -> list[str]:
         """See :class:`Judge`."""
-        wrong = cases["suspicion"] >= self.suspicion_threshold
         learnt = cases["loss_rank"] <= self.mastered_rank
         learnt |= cases["loss"] <= -math.log(self.mastered_confidence)
-        names = [SampleState.RESAMPLE.name, SampleState.MASTERED.name, SampleState.RELABEL.name]
-        return [names[2] if w else names[int(k)] for w, k in zip(wrong, learnt, strict=True)]
+        verdict = learnt.map({True: SampleState.MASTERED.name, False: SampleState.RESAMPLE.name})
+        unsure = cases["suspicion"] >= self.suspicion_threshold
+        wrong = cases["suspicion"] >= max(self.suspicion_threshold, self.relabel_suspicion)
+        verdict = verdict.mask(unsure, SampleState.OBSERVED.name)
+        return verdict.mask(wrong, SampleState.RELABEL.name).tolist()
 
 
 def read_verdicts(answers: Sequence[str], expected: int) -> Tensor:

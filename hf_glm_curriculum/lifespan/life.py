@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,13 +17,25 @@ from hf_glm_curriculum.errors import StateError
 from hf_glm_curriculum.lifespan import weighting
 from hf_glm_curriculum.lifespan.config import SIGNALS, LifespanConfig
 from hf_glm_curriculum.lifespan.judges import Judge, read_verdicts
-from hf_glm_curriculum.lifespan.states import after_visit, apply_verdicts, effective_weight
+from hf_glm_curriculum.lifespan.states import (
+    after_visit,
+    apply_verdicts,
+    effective_weight,
+    visited_weight,
+)
 from hf_glm_curriculum.signals.ledger import SampleLedger, SampleState
-from hf_glm_curriculum.signals.microbatch import Microbatch, SampleSignals, concatenate
+from hf_glm_curriculum.signals.microbatch import TOKEN_MEANS, Microbatch, SampleSignals, concatenate
+from hf_glm_curriculum.signals.neighbours import (
+    checked_neighbours,
+    embedding_neighbours,
+    minhash_neighbours,
+)
 from hf_glm_curriculum.signals.slopes import append
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_NOW = ("loss", "opening_loss", "first_loss", "closing_loss")
 
 Gather = Callable[[SampleSignals], SampleSignals]
 """Joins every rank's signals of a step, in rank order."""
@@ -49,11 +61,20 @@ class SampleLife:
         """
         self.config = config
         self.note = note
-        self.ledger = SampleLedger(index, history=config.history, drift="drift" in config.signals)
+        self.ledger = SampleLedger(
+            index,
+            history=config.history,
+            drift="drift" in config.signals,
+            neighbours=0 if config.neighbours == "none" else config.neighbour_count,
+        )
         self._bind(device)
+        self.closed_step = 0
+        """Optimizer step at which the last epoch was closed."""
         self.scale = torch.full((3,), torch.nan, device=device)
         self.frozen = torch.zeros((), dtype=torch.bool, device=device)
         self.population = self._survey()
+        self.drawn_state: Tensor | None = None
+        """[R] uint8 states at the epoch's draw, where visits are drawn by weight; else None."""
         self._waiting: list[tuple[SampleSignals, Tensor]] = []
 
     def _bind(self, device: torch.device | str) -> None:
@@ -68,20 +89,24 @@ class SampleLife:
         Unknown samples count as first visits. Raw and final weights are left on ``batch.notes``.
         """
         rows = self.ledger.lookup(batch.ids)
-        loss, onset = batch.loss, batch.onset_loss
-        if loss is None or onset is None:
-            raise StateError("lifespan: weights were asked for before the losses were known.")
-        raw = self._raw_weight(rows, loss, onset)
+        raw = self._raw_weight(rows, batch)
         weight = torch.ones_like(raw)
         if not self.config.observe_only:
             state = self._of(rows, "state", SampleState.TRAINING)
             weight = effective_weight(state, raw, self.population.mean_weight, self.config)
+            if self.drawn_state is not None:
+                listed = torch.where(rows < len(self.drawn_state), rows, -1)
+                drawn = self._of_rows(self.drawn_state, listed, SampleState.TRAINING)
+                weight = visited_weight(state, drawn, weight)
         # Other listeners may weigh the batch too: what this one asked for travels by name.
         batch.notes[f"{self.note}.raw"], batch.notes[f"{self.note}.weight"] = raw, weight
         return weight
 
-    def _raw_weight(self, rows: Tensor, loss: Tensor, onset: Tensor) -> Tensor:
+    def _raw_weight(self, rows: Tensor, batch: Microbatch) -> Tensor:
         config = self.config
+        loss, opening, first, closing = (getattr(batch, name) for name in _NOW)
+        if loss is None:
+            raise StateError("lifespan: weights were asked for before the losses were known.")
         if config.weighting == "none":
             return torch.ones_like(loss)
         history = self.ledger.history(rows)
@@ -90,14 +115,17 @@ class SampleLife:
         if config.weighting == "article":
             return weighting.article_weight(losses, history.grad_norm, *bounds)
         later = weighting.progress_weight(losses, history.grad_norm, self.population, *bounds)
-        first = weighting.first_visit_weight(onset, self.population, config.weight_floor)
+        now = weighting.suspicion(opening, first, closing, self.population)
         visited = self._of(rows, "visits", 0) > 0
-        weight = torch.where(visited, later, first)
+        fresh = weighting.first_visit_weight(now, config.weight_floor)
+        weight = torch.where(visited, later, fresh)
         return torch.where(torch.isfinite(loss), weight, 1.0)
 
     def _of(self, rows: Tensor, name: str, default: int) -> Tensor:
         """A column at some rows, ``default`` at unknown ones."""
-        column = self.ledger.column(name)
+        return self._of_rows(self.ledger.column(name), rows, default)
+
+    def _of_rows(self, column: Tensor, rows: Tensor, default: int) -> Tensor:
         if column.numel() == 0:
             return torch.full_like(rows, default).to(column.dtype)
         found = column[rows.clamp(min=0)]
@@ -149,9 +177,7 @@ class SampleLife:
         ledger.put("state", rows, state)
 
     def _suspicion(self, rows: Tensor | slice) -> Tensor:
-        means = (
-            self.ledger.mean_of(name, rows) for name in ("onset", "loss", "closing", "surprisal")
-        )
+        means = (self.ledger.mean_of(name, rows) for name in ("opening", "first", "closing"))
         return weighting.suspicion(*means, self.population)
 
     def flush(self) -> int:
@@ -187,15 +213,15 @@ class SampleLife:
         seen = ledger.column("lifetime")[sample] > 0
         history = ledger.history(rows)
         training = seen & (ledger.column("state")[sample] == SampleState.TRAINING)
-        scale = weighting.reference_scale
+        scale, upper = weighting.reference_scale, weighting.upper_scale
         self._freeze(history.loss, history.grad_norm, sample, seen)
         return weighting.Population(
             progress=scale(weighting.relative_progress(history.loss), seen),
             instability=scale(weighting.instability(history.grad_norm), seen)[0],
-            onset=scale(ledger.mean_of("onset", sample), seen),
-            loss=scale(ledger.mean_of("loss", sample), seen),
-            closing=scale(ledger.mean_of("closing", sample), seen),
-            surprisal=scale(ledger.mean_of("surprisal", sample), seen),
+            opening=upper(ledger.mean_of("opening", sample), seen),
+            first=upper(ledger.mean_of("first", sample), seen),
+            closing=upper(ledger.mean_of("closing", sample), seen),
+            loss_median=scale(ledger.mean_of("loss", sample), seen)[0],
             mean_weight=weighting.token_weighted_mean(
                 ledger.column("weight_raw")[sample], ledger.column("n_tokens")[sample], training
             ),
@@ -211,6 +237,47 @@ class SampleLife:
         self.scale = torch.where(self.frozen | ~ready, self.scale, scale)
         self.frozen = self.frozen | ready
 
+    # -- neighbours --------------------------------------------------------------------------
+
+    def find_neighbours(self, dataset: Any, given: Any = None) -> bool:
+        """Say whom drift compares each sample with, before the first step.
+
+        Args:
+            dataset: the tokenised rows behind the index, or None.
+            given: the user's own table, integers [N, k]; looked up in the tokens otherwise.
+
+        Returns:
+            Whether what the config asks for was possible.
+
+        Raises:
+            ConfigError: if the given table does not fit the data set.
+        """
+        ledger = self.ledger
+        if not ledger.neighbour_count:
+            return given is None
+        if given is not None:
+            ledger.set_neighbours(checked_neighbours(given, len(ledger)))
+            return True
+        if self.config.neighbours != "minhash":
+            return True
+        if dataset is None or len(ledger) == 0:
+            return False
+        table = minhash_neighbours(dataset, ledger.index, ledger.neighbour_count)
+        ledger.set_neighbours(table)
+        return True
+
+    def close_epoch(self, step: int) -> None:
+        """End an epoch: neighbours by embedding are found after the first one."""
+        self.closed_step = step
+        ledger = self.ledger
+        if self.config.neighbours != "embedding" or not ledger.neighbour_count:
+            return
+        if bool((ledger.column("neighbours") >= 0).any()):
+            return
+        seen = ledger.column("lifetime") > 0
+        embedding = ledger.column("embedding")
+        ledger.set_neighbours(embedding_neighbours(embedding, seen, ledger.neighbour_count))
+
     # -- verdicts ----------------------------------------------------------------------------
 
     def cases(self) -> pd.DataFrame:
@@ -218,6 +285,12 @@ class SampleLife:
         frame = self.ledger.to_pandas()
         frame["loss_rank"] = frame["loss_mean"].rank(pct=True)
         return frame[frame["state"] == SampleState.OBSERVED.name].reset_index(drop=True)
+
+    def spread(self, count: int) -> pd.DataFrame:
+        """At most ``count`` of the samples seen, evenly spaced, with the columns of :meth:`cases`."""
+        frame = self.ledger.to_pandas()
+        frame["loss_rank"] = frame["loss_mean"].rank(pct=True)
+        return frame.iloc[:: max(1, -(-len(frame) // count))].reset_index(drop=True)
 
     def judge(self, cases: pd.DataFrame, judge: Judge) -> Tensor:
         """Apply a judge's verdicts on :meth:`cases`.
@@ -275,7 +348,7 @@ class SampleLife:
             values[f"weight_p{percent}"] = quantile(weight, percent / 100)
         values["at_bound"] = float(bound.float().mean()) if raw.numel() else 0.0
         values["visits_mean"] = float(ledger.column("lifetime")[seen].float().mean())
-        values["loss_median"] = float(self.population.loss[0])
+        values["loss_median"] = float(self.population.loss_median)
         values["progress_median"] = float(self.population.progress[0])
         for member in SampleState:
             values[f"state_{member.name.lower()}"] = float((state == member).sum())
@@ -285,7 +358,12 @@ class SampleLife:
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything a resumed run needs, by name."""
-        return {**self.ledger.tensors(), "life_scale": self.scale, "life_frozen": self.frozen}
+        return {
+            **self.ledger.tensors(),
+            "life_scale": self.scale,
+            "life_frozen": self.frozen,
+            "closed_step": torch.tensor(self.closed_step),
+        }
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Continue from :meth:`tensors`.
@@ -296,6 +374,7 @@ class SampleLife:
         tensors = dict(tensors)
         try:
             scale, frozen = tensors.pop("life_scale"), tensors.pop("life_frozen")
+            self.closed_step = int(tensors.pop("closed_step"))
         except KeyError as error:
             raise StateError(
                 f"lifespan: the saved state lacks {error}; resume from another checkpoint."
@@ -311,6 +390,12 @@ class SampleLife:
             raise StateError(
                 "signals: the checkpoint and the config disagree about drift; resume with the "
                 "signals the run was started with."
+            )
+        if ledger.neighbour_count != self.ledger.neighbour_count:
+            raise StateError(
+                f"neighbour_count: the checkpoint keeps {ledger.neighbour_count} neighbours a "
+                f"sample and the config asks for {self.ledger.neighbour_count}; resume with the "
+                "neighbours and neighbour_count the run was started with."
             )
         self.ledger = ledger
         self.ledger.index.packed_row = packed
@@ -333,17 +418,17 @@ def unknown_population(device: torch.device) -> weighting.Population:
     return weighting.Population(
         progress=pair,
         instability=nothing,
-        onset=pair,
-        loss=pair,
+        opening=pair,
+        first=pair,
+        loss_median=nothing,
         closing=pair,
-        surprisal=pair,
         mean_weight=torch.ones((), device=device),
     )
 
 
 def take(signals: SampleSignals, keep: Tensor) -> SampleSignals:
     """The signals at some positions, [S] → [len(keep)]."""
-    names = ("ids", "n_tokens", "loss", "onset_loss", "closing_loss", "surprisal")
+    names = ("ids", "n_tokens", "loss", *TOKEN_MEANS)
     picked = {n: getattr(signals, n)[keep] for n in (*names, "grad_norm", "weight")}
     embedding = None if signals.embedding is None else signals.embedding[keep]
     notes = {name: value[keep] for name, value in signals.notes.items()}

@@ -44,6 +44,22 @@ def effective_weight(
     return torch.where(state == SampleState.RESAMPLE, 1.0, weight)
 
 
+def visited_weight(state: Tensor, drawn_state: Tensor, weight: Tensor) -> Tensor:
+    """The loss weight where the number of visits carries a sample's weight.
+
+    Args:
+        state: [M] uint8 states now.
+        drawn_state: [M] uint8 states when the epoch's visits were drawn.
+        weight: [M] weights by :func:`effective_weight`.
+
+    Returns:
+        [M] float32: 1 in TRAINING and in any state the draw has counted already; the new state's
+        weight for a sample that changed its state since.
+    """
+    counted = (state == SampleState.TRAINING) | (state == drawn_state)
+    return torch.where(counted, 1.0, weight)
+
+
 def after_visit(
     state: Tensor, visits: Tensor, norm: Tensor, suspicion: Tensor, config: LifespanConfig
 ) -> Tensor:

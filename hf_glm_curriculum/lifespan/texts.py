@@ -19,6 +19,10 @@ class DatasetTexts:
         self._tokenizer = tokenizer if hasattr(tokenizer, "decode") else None
         self._names = set(getattr(dataset, "column_names", None) or ())
 
+    def readable(self) -> bool:
+        """Whether the first row's text can be read, which speaks for the rest."""
+        return self.pair(0) is not None
+
     def pair(self, row: int) -> tuple[str, str] | None:
         """(prompt, response) of a row of the data set, or None where it cannot be read.
 
@@ -33,7 +37,7 @@ class DatasetTexts:
         for prompt, response in _PAIRS:
             if isinstance(record.get(prompt), str) and isinstance(record.get(response), str):
                 extra = record.get("input") if prompt == "instruction" else None
-                return f"{record[prompt]}\n{extra}" if extra else record[prompt], record[response]
+                return f"{record[prompt]}\n\n{extra}" if extra else record[prompt], record[response]
         return self._decode(record)
 
     def _decode(self, record: dict[str, Any]) -> tuple[str, str] | None:

@@ -17,6 +17,10 @@ REFERENCE_ROWS = 8192
 """Ledger rows the population is estimated from; a fixed number keeps a step's cost flat."""
 
 
+LEAST_POPULATION = 16
+"""Samples that must have been seen before one of them may be called unlike the rest."""
+
+
 def relative_progress(losses: Tensor) -> Tensor:
     """Relative progress r = −b / mean loss: the share of its loss a sample sheds per visit.
 
@@ -42,14 +46,14 @@ class Population:
     """Median of r and 1.48 × its median absolute deviation."""
     instability: Tensor
     """Median of s."""
-    onset: tuple[Tensor, Tensor]
-    """Median and deviation of the onset loss, nats."""
-    loss: tuple[Tensor, Tensor]
-    """Median and deviation of the mean loss, nats."""
+    opening: tuple[Tensor, Tensor]
+    """Median and upper deviation of the opening loss, nats."""
+    first: tuple[Tensor, Tensor]
+    """Median and upper deviation of the first label token's loss, nats."""
+    loss_median: Tensor
+    """Median of the mean loss, nats."""
     closing: tuple[Tensor, Tensor]
-    """Median and deviation of the last label token's loss, nats."""
-    surprisal: tuple[Tensor, Tensor]
-    """Median and deviation of the answer's mean unigram surprisal, nats."""
+    """Median and upper deviation of the closing loss, nats."""
     mean_weight: Tensor
     """Token-weighted mean raw weight of samples in training; 1 while unknown."""
 
@@ -102,22 +106,20 @@ def article_weight(losses: Tensor, grad_norms: Tensor, floor: float, cap: float)
     return torch.where(known, weight.clamp(floor, cap), torch.ones_like(weight))
 
 
-def first_visit_weight(onset: Tensor, population: Population, floor: float) -> Tensor:
-    """Weight before a sample has a history: 1, less for an onset loss far above the population's.
+def first_visit_weight(suspicion: Tensor, floor: float) -> Tensor:
+    """Weight before a sample has a history: 1, less for an answer unlike the population's.
 
-    w = max(floor, 1 − tanh(max(0, z − 1))) with z the robust deviation of the onset loss. It only
-    takes away: an easy onset earns nothing.
+    w = max(floor, 1 − tanh(max(0, z − 1))) with z the suspicion of this visit. It only takes
+    away: an easy answer earns nothing.
 
     Args:
-        onset: [M] onset losses of this visit, nats.
-        population: statistics of the samples seen so far.
+        suspicion: [M] deviations above the median; NaN while the population is unknown.
         floor: smallest weight.
 
     Returns:
         [M] float32.
     """
-    z = deviations(onset, population.onset)
-    return (1 - torch.tanh((z - 1).clamp(min=0)).nan_to_num(0.0)).clamp(min=floor)
+    return (1 - torch.tanh((suspicion - 1).clamp(min=0)).nan_to_num(0.0)).clamp(min=floor)
 
 
 def deviations(values: Tensor, scale: tuple[Tensor, Tensor]) -> Tensor:
@@ -126,30 +128,49 @@ def deviations(values: Tensor, scale: tuple[Tensor, Tensor]) -> Tensor:
     return (values - median) / deviation.clamp(min=1e-6)
 
 
-def suspicion(
-    onset: Tensor, loss: Tensor, closing: Tensor, surprisal: Tensor, population: Population
-) -> Tensor:
-    """How unlike the rest an answer looks, in robust deviations above the median.
+def suspicion(opening: Tensor, first: Tensor, closing: Tensor, population: Population) -> Tensor:
+    """How unlike the rest an answer looks, in deviations above the median.
 
-    The larger of two readings, each free with training: the mean deviation of onset loss and mean
-    loss (an answer that does not follow from its prompt), and a quarter-discounted deviation of
-    the loss of the last label token (an answer that stops where none should) or of the unigram
-    surprisal (an answer in words the rest does not use).
+    The largest of three readings, each free with training: the loss of the first 4 label tokens
+    (an answer that does not follow from its prompt), of the first one (an answer in another
+    language or form), of the last 2 (an answer that stops where none should). The middle of an
+    answer is left out: given its own beginning, a wrong answer goes on as predictably as a right
+    one. Ablation: ``benchmarks/bench_noise_detection.py``.
 
     Args:
-        onset: [M] mean onset loss over the sample's visits, nats.
-        loss: [M] mean loss over the sample's visits, nats.
-        closing: [M] mean loss of the last label token over the visits, nats.
-        surprisal: [M] mean unigram surprisal of the answer, nats.
-        population: location and scale of each.
+        opening: [M] mean opening loss over the sample's visits, nats.
+        first: [M] mean loss of the first label token likewise.
+        closing: [M] mean closing loss likewise.
+        population: location and upper scale of each.
 
     Returns:
         [M] float32; NaN for samples or populations without observations.
     """
-    answer = 0.5 * (deviations(onset, population.onset) + deviations(loss, population.loss))
-    ending = deviations(closing, population.closing)
-    words = deviations(surprisal, population.surprisal)
-    return torch.maximum(answer, 0.75 * torch.maximum(ending, words))
+    answer = deviations(opening, population.opening)
+    start = deviations(first, population.first)
+    return torch.maximum(answer, torch.maximum(start, deviations(closing, population.closing)))
+
+
+def upper_scale(values: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+    """Median and upper deviation, (90th percentile − median) / 1.2816, of the samples seen.
+
+    Token losses are skewed: a scale of the lower half would call a tenth of clean data extreme.
+
+    Args:
+        values: [R] float32.
+        seen: [R] bool.
+
+    Returns:
+        Two 0-dim tensors, NaN until ``LEAST_POPULATION`` samples were seen; the second is the
+        standard deviation of a normal sample.
+    """
+    known = torch.where(seen & torch.isfinite(values), values, torch.nan)
+    enough = torch.isfinite(known).sum() >= LEAST_POPULATION
+    known = torch.where(enough, known, torch.nan)
+    median = torch.nanmedian(known)
+    ordered = known.sort().values  # NaN sorts last
+    rank = (0.9 * (torch.isfinite(known).sum() - 1)).round().long().clamp(min=0)
+    return median, (ordered.gather(0, rank.unsqueeze(0)).squeeze(0) - median) / 1.2816
 
 
 def life_vector(losses: Tensor, grad_norms: Tensor, drift: Tensor) -> Tensor:

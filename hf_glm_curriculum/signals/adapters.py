@@ -78,6 +78,8 @@ class LossFunctionAdapter:
     ) -> Tensor:
         original = self._original
         probe = self._probe
+        # PEFT hands on every forward argument, most of them None, which ask for nothing.
+        kwargs = {name: value for name, value in kwargs.items() if value is not None}
         if not probe.in_flight or shift_labels is not None or original is None or kwargs:
             probe.refuse_unknown_loss(kwargs, shift_labels)
             if original is None:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hf_glm_curriculum.signals.microbatch import SampleSignals
+from hf_glm_curriculum.errors import HfGlmCurriculumError
+from hf_glm_curriculum.signals.microbatch import TOKEN_MEANS, SampleSignals
 
 _COLUMNS = (
     "n_tokens",
     "loss",
-    "onset_loss",
-    "closing_loss",
-    "surprisal",
+    *TOKEN_MEANS,
     "grad_norm",
     "weight",
 )
@@ -29,6 +30,37 @@ def world_size() -> int:
 def sum_over_ranks(tensor: Tensor) -> None:
     """Add a tensor up over all ranks, in place."""
     dist.all_reduce(tensor)
+
+
+Made = TypeVar("Made")
+
+
+def from_first_rank(make: Callable[[], Made]) -> Made:
+    """What ``make`` returns on rank 0, on every rank.
+
+    For answers that need not be the same twice, such as those of a judge who asks a service or a
+    model; the other ranks wait and do not call it.
+
+    Args:
+        make: called on rank 0 only; its result must be picklable.
+
+    Raises:
+        HfGlmCurriculumError: on the other ranks, if ``make`` raised on rank 0.
+    """
+    if world_size() == 1:
+        return make()
+    box: list[Any] = [None, None]
+    if dist.get_rank() == 0:
+        try:
+            box[0] = make()
+        except BaseException as error:
+            box[1] = f"{type(error).__name__}: {error}"
+            dist.broadcast_object_list(box, src=0)
+            raise
+    dist.broadcast_object_list(box, src=0)
+    if box[1] is not None:
+        raise HfGlmCurriculumError(f"rank 0 failed, so every rank stops: {box[1]}")
+    return box[0]
 
 
 def gather_signals(signals: SampleSignals) -> SampleSignals:

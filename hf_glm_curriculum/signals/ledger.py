@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hf_glm_curriculum.data.index import SampleIndex
 from hf_glm_curriculum.errors import StateError
-from hf_glm_curriculum.signals.microbatch import SampleSignals
+from hf_glm_curriculum.signals.microbatch import TOKEN_MEANS, SampleSignals
 from hf_glm_curriculum.signals.neighbours import drift, neighbour_distance
 from hf_glm_curriculum.storage import load_tensors, save_tensors
 
@@ -53,8 +53,9 @@ class History:
 
 _FLOATS = {
     "onset_sum": 0.0,
+    "opening_sum": 0.0,
+    "first_sum": 0.0,
     "closing_sum": 0.0,
-    "surprisal_sum": 0.0,
     "loss_sum": 0.0,
     "probability_sum": 0.0,
     "probability_square_sum": 0.0,
@@ -70,6 +71,9 @@ _INTEGERS = {
     "state": torch.uint8,
     "resamples": torch.uint8,
 }
+
+
+_PARTS = tuple(name.removesuffix("_loss") for name in TOKEN_MEANS)
 
 
 class SampleLedger:
@@ -219,9 +223,7 @@ class SampleLedger:
         merged = _means(
             {
                 "loss": signals.loss,
-                "onset": signals.onset_loss,
-                "closing": signals.closing_loss,
-                "surprisal": signals.surprisal,
+                **{part: getattr(signals, f"{part}_loss") for part in _PARTS},
                 "grad": signals.grad_norm,
                 "n_tokens": signals.n_tokens.float(),
                 "weight": weight,
@@ -245,9 +247,7 @@ class SampleLedger:
         probability = (-new["loss"]).exp()
         for name, value in (
             ("loss_sum", new["loss"]),
-            ("onset_sum", new["onset"]),
-            ("closing_sum", new["closing"]),
-            ("surprisal_sum", new["surprisal"]),
+            *((f"{part}_sum", new[part]) for part in _PARTS),
             ("probability_sum", probability),
             ("probability_square_sum", probability.square()),
         ):
@@ -313,7 +313,7 @@ class SampleLedger:
         """Mean over each sample's life of one of its sums; [R], NaN for samples not yet seen.
 
         Args:
-            name: ``loss``, ``onset``, ``closing``, ``surprisal`` or ``probability``.
+            name: ``loss``, ``onset``, ``opening``, ``first``, ``closing`` or ``probability``.
             rows: rows to read, as an index or a slice; all by default.
         """
         lifetime = self.column("lifetime")[rows]
@@ -332,7 +332,7 @@ class SampleLedger:
 
         Returns:
             Columns ``id row visits loss loss_mean onset_loss loss_slope grad_norm drift weight
-            weight_raw state suspicion closing_loss surprisal`` and, for data maps, ``confidence
+            weight_raw state suspicion opening_loss first_loss closing_loss`` and ``confidence
             variability lifetime n_tokens resamples``. ``loss`` and ``grad_norm`` are the last
             observed, ``loss_slope`` is nats per visit, ``state`` a name of :class:`SampleState`.
         """
@@ -355,8 +355,9 @@ class SampleLedger:
             "weight": self.column("weight")[rows],
             "weight_raw": self.column("weight_raw")[rows],
             "suspicion": self.column("suspicion")[rows],
+            "opening_loss": self.mean_of("opening", rows),
+            "first_loss": self.mean_of("first", rows),
             "closing_loss": self.mean_of("closing", rows),
-            "surprisal": self.mean_of("surprisal", rows),
             "confidence": self.mean_of("probability", rows),
             "variability": self.variability()[rows],
             "lifetime": self.column("lifetime")[rows],

@@ -16,6 +16,15 @@ from hf_glm_curriculum.data.content_id import SegmentMap, segment_ids, segment_m
 ONSET_TOKENS = 8
 """Label tokens at the start of an answer that the onset loss averages over."""
 
+OPENING_TOKENS = 4
+"""Label tokens at the start of an answer that the opening loss averages over."""
+
+CLOSING_TOKENS = 2
+"""Label tokens at the end of an answer (its last one and the end of turn, in most data)."""
+
+TOKEN_MEANS = ("onset_loss", "opening_loss", "first_loss", "closing_loss")
+"""Names of the per-sample means over parts of the answer."""
+
 
 @dataclass
 class SampleSignals:
@@ -29,10 +38,12 @@ class SampleSignals:
     """[S] float32 mean cross-entropy over the sample's label tokens, nats; NaN without labels."""
     onset_loss: Tensor
     """[S] float32 mean of loss less unigram surprisal over the first 8 label tokens, nats."""
+    opening_loss: Tensor
+    """[S] float32 mean loss of the first 4 label tokens, nats."""
+    first_loss: Tensor
+    """[S] float32 loss of the first label token, nats."""
     closing_loss: Tensor
-    """[S] float32 loss of the last label token, nats."""
-    surprisal: Tensor
-    """[S] float32 mean unigram surprisal of the label tokens, nats."""
+    """[S] float32 mean loss of the last 2 label tokens, nats."""
     grad_norm: Tensor
     """[S] float32 norm of the gradient of the sample's own mean loss; NaN where unobserved."""
     weight: Tensor
@@ -116,8 +127,9 @@ class Microbatch:
     n_tokens: Tensor
     loss: Tensor | None = None
     onset_loss: Tensor | None = None
+    opening_loss: Tensor | None = None
+    first_loss: Tensor | None = None
     closing_loss: Tensor | None = None
-    surprisal: Tensor | None = None
     weight: Tensor | None = None
     grad_norm: Tensor | None = None
     embedding: Tensor | None = None
@@ -162,16 +174,18 @@ class Microbatch:
         """
         token_loss = token_loss.detach()
         rank = label_rank(self.target, self.n_tokens)
-        onset = (rank >= 0) & (rank < ONSET_TOKENS)
-        last = (rank >= 0) & (rank == spread(self.n_tokens, self.target, 0) - 1)
-        n_onset = self.n_tokens.clamp(max=ONSET_TOKENS)
-        self.loss = self._mean(token_loss, self.n_tokens)
-        self.onset_loss = self._mean((token_loss - surprisal) * onset, n_onset)
-        self.closing_loss = self._mean(token_loss * last, self.n_tokens.clamp(max=1))
-        self.surprisal = self._mean(surprisal, self.n_tokens)
+        from_end = spread(self.n_tokens, self.target, 0) - 1 - rank
+        used = rank >= 0
+        self.loss = self._mean(token_loss, used, None)
+        self.onset_loss = self._mean(token_loss - surprisal, rank < ONSET_TOKENS, ONSET_TOKENS)
+        self.opening_loss = self._mean(token_loss, rank < OPENING_TOKENS, OPENING_TOKENS)
+        self.first_loss = self._mean(token_loss, rank < 1, 1)
+        self.closing_loss = self._mean(token_loss, from_end < CLOSING_TOKENS, CLOSING_TOKENS)
 
-    def _mean(self, values: Tensor, number: Tensor) -> Tensor:
-        total = segment_sum(values, self.target, self.count)
+    def _mean(self, values: Tensor, keep: Tensor, most: int | None) -> Tensor:
+        """Mean of ``values`` over the label positions to keep, at most ``most`` a sample."""
+        total = segment_sum(values * keep, self.target, self.count)
+        number = self.n_tokens if most is None else self.n_tokens.clamp(max=most)
         return torch.where(number > 0, total / number.clamp(min=1), torch.nan)
 
     def record_hidden_gradient(self, gradient: Tensor) -> None:
@@ -197,7 +211,7 @@ class Microbatch:
         missing = torch.full_like(self.loss, torch.nan)
         found = {
             name: missing if getattr(self, name) is None else getattr(self, name)
-            for name in ("onset_loss", "closing_loss", "surprisal", "grad_norm")
+            for name in (*TOKEN_MEANS, "grad_norm")
         }
         return SampleSignals(
             ids=self.ids,

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from types import FrameType
 
+
 class RunScope:
     """Alive while the function that entered it is on the calling thread's stack.
 

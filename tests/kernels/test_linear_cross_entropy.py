@@ -43,8 +43,13 @@ def test_values_and_gradients_equal_the_plain_path(chunk, scale, softcap, with_b
         head = leaves[2] if with_bias else None
         if function == "ours":
             scores = linear_cross_entropy(
-                leaves[0], leaves[1], labels, bias=head, chunk_tokens=chunk,
-                logit_scale=scale, softcap=softcap,
+                leaves[0],
+                leaves[1],
+                labels,
+                bias=head,
+                chunk_tokens=chunk,
+                logit_scale=scale,
+                softcap=softcap,
             )
             values = scores[:3]
             summed = scores.summed_loss

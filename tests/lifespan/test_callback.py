@@ -133,9 +133,10 @@ def test_observe_only_changes_nothing_and_reports():
 
 def test_weights_act_in_one_epoch_and_in_three():
     for epochs in (1, 3):
-        plain = train([], num_train_epochs=epochs, max_steps=-1)
+        settings = {"rows": random_rows(40), "num_train_epochs": epochs, "max_steps": -1}
+        plain = train([], **settings)
         callback = SampleLifespanCallback()
-        watched = train([callback], num_train_epochs=epochs, max_steps=-1)
+        watched = train([callback], **settings)
         assert watched.losses != pytest.approx(plain.losses, abs=1e-5)
     frame = callback.ledger.to_pandas()
     assert (frame["lifetime"] == 3).all()
@@ -148,7 +149,10 @@ def test_duplicates_are_one_sample(caplog):
     rows = random_rows(6)
     callback = SampleLifespanCallback()
     train(
-        [callback], rows=[*rows, rows[0]], num_train_epochs=1, max_steps=-1,
+        [callback],
+        rows=[*rows, rows[0]],
+        num_train_epochs=1,
+        max_steps=-1,
         per_device_train_batch_size=7,
     )
     frame = callback.ledger.to_pandas()
@@ -271,24 +275,31 @@ def test_outputs_are_written_and_readable(tmp_path):
     config = LifespanConfig(suspicion_threshold=0.2, warmup_visits=2)
     callback = SampleLifespanCallback(config, debug_dir=tmp_path / "debug")
     run = train(
-        [callback], sft=True, output_dir=tmp_path, num_train_epochs=4, max_steps=-1,
+        [callback],
+        sft=True,
+        output_dir=tmp_path,
+        num_train_epochs=4,
+        max_steps=-1,
         report_to="tensorboard",
+        rows=random_rows(20),
     )
     folder = tmp_path / "lifespan"
     samples = pd.read_csv(folder / "samples.csv")
-    assert list(samples["row"]) == list(range(10))
+    assert list(samples["row"]) == list(range(20))
     expected = "id row visits loss loss_mean onset_loss loss_slope grad_norm drift weight"
     assert set(f"{expected} weight_raw state suspicion".split()) <= set(samples.columns)
-    pool = [json.loads(line) for line in (folder / "observation_pool.jsonl").read_text().splitlines()]
+    pool = [
+        json.loads(line) for line in (folder / "observation_pool.jsonl").read_text().splitlines()
+    ]
     assert {row["row"] for row in pool} == set(samples[samples["state"] != "TRAINING"]["row"])
     assert pool and all(row["text"]["response"] for row in pool)
     assert pool == sorted(pool, key=lambda row: -row["suspicion"])
     for name in ("data_map.png", "weights.png"):
         assert (folder / name).read_bytes()[:4] == b"\x89PNG"
     dump = pd.read_csv(tmp_path / "debug" / "lifespan_samples.csv")
-    assert len(dump) == 40 and sorted(dump["step"].unique()) == list(range(1, 21))
+    assert len(dump) == 80 and sorted(dump["step"].unique()) == list(range(1, 41))
     logged = [e for e in run.trainer.state.log_history if "lifespan/weight_mean" in e]
-    assert len(logged) == 20
+    assert len(logged) == 40
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     found = set()
@@ -313,8 +324,15 @@ def test_a_callable_judge_decides_and_its_verdicts_act(tmp_path):
 
     config = LifespanConfig(suspicion_threshold=-1e9, suspicion_visits=1)
     callback = SampleLifespanCallback(config, judge=judge)
-    train([callback], sft=True, num_train_epochs=2, max_steps=-1, output_dir=tmp_path)
-    assert len(seen[0]) >= 8 and seen[0]["response"].notna().all()
+    train(
+        [callback],
+        sft=True,
+        num_train_epochs=2,
+        max_steps=-1,
+        output_dir=tmp_path,
+        rows=random_rows(20),
+    )
+    assert len(seen[0]) >= 4 and seen[0]["response"].notna().all()
     frame = callback.ledger.to_pandas()
     weights = frame.groupby("state")["weight"].unique()
     assert weights["RELABEL"].tolist() == [0.0]
@@ -328,12 +346,15 @@ def test_a_broken_judge_is_named(answer):
     config = LifespanConfig(suspicion_threshold=-1e9, suspicion_visits=1)
     with pytest.raises(ConfigError, match="judge: "):
         callback = SampleLifespanCallback(config, judge=lambda cases: answer)
-        train([callback], num_train_epochs=1, max_steps=-1)
+        train([callback], num_train_epochs=1, max_steps=-1, rows=random_rows(24))
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"label_smoothing_factor": 0.1}, "label_smoothing_factor"), ({"use_liger_kernel": True}, "Liger")],
+    [
+        ({"label_smoothing_factor": 0.1}, "label_smoothing_factor"),
+        ({"use_liger_kernel": True}, "Liger"),
+    ],
 )
 def test_hosts_that_hide_token_losses_are_refused_by_name(settings, message, tmp_path):
     from transformers import TrainingArguments

@@ -30,10 +30,10 @@ def population(**changes):
     values = {
         "progress": (torch.tensor(0.1), torch.tensor(0.05)),
         "instability": torch.tensor(0.2),
-        "onset": (torch.tensor(1.0), torch.tensor(0.5)),
-        "loss": (torch.tensor(2.0), torch.tensor(0.5)),
-        "closing": (torch.tensor(0.5), torch.tensor(0.5)),
-        "surprisal": (torch.tensor(6.0), torch.tensor(1.0)),
+        "opening": (torch.tensor(1.0), torch.tensor(0.5)),
+        "first": (torch.tensor(2.0), torch.tensor(1.0)),
+        "closing": (torch.tensor(0.5), torch.tensor(0.25)),
+        "loss_median": torch.tensor(2.0),
         "mean_weight": torch.tensor(1.0),
     }
     return weighting.Population(**{**values, **changes})
@@ -67,8 +67,9 @@ def test_an_unknown_population_weighs_everything_one():
     nobody = unknown_population(torch.device("cpu"))
     losses = torch.rand(5, 4)
     assert (weighting.progress_weight(losses, losses, nobody, 0.1, 2.0) == 1).all()
-    assert (weighting.first_visit_weight(losses[:, 0], nobody, 0.1) == 1).all()
-    assert torch.isnan(weighting.suspicion(*losses[:, :4].T, nobody)).all()
+    nothing = weighting.suspicion(*losses[:, :3].T, nobody)
+    assert torch.isnan(nothing).all()
+    assert (weighting.first_visit_weight(nothing, 0.1) == 1).all()
 
 
 def test_identical_samples_are_not_split_by_rounding():
@@ -79,11 +80,28 @@ def test_identical_samples_are_not_split_by_rounding():
     assert weights.tolist() == pytest.approx([1.0] * 4, abs=0.2)
 
 
+def test_suspicion_is_the_largest_of_three_readings():
+    opening, first, closing = torch.tensor([[2.0, 1.0, 1.0], [2.0, 5.0, 2.0], [0.5, 0.5, 1.5]])
+    found = weighting.suspicion(opening, first, closing, population())
+    assert found.tolist() == pytest.approx([2.0, 3.0, 4.0])
+
+
 def test_first_visit_only_takes_away():
-    onset = torch.tensor([-5.0, 1.0, 1.5, 2.5])
-    weights = weighting.first_visit_weight(onset, population(), 0.1)
-    assert weights[:3].tolist() == [1.0, 1.0, 1.0]
-    assert weights[3] == pytest.approx(max(0.1, 1 - math.tanh(2)))
+    weights = weighting.first_visit_weight(torch.tensor([-5.0, 0.0, 1.0, 2.5, NAN]), 0.1)
+    assert weights[[0, 1, 2, 4]].tolist() == [1.0, 1.0, 1.0, 1.0]
+    assert weights[3] == pytest.approx(max(0.1, 1 - math.tanh(1.5)))
+
+
+def test_upper_scale_of_a_normal_sample_is_its_deviation():
+    torch.manual_seed(0)
+    values = 3 + 2 * torch.randn(20000)
+    median, deviation = weighting.upper_scale(values, torch.ones(20000, dtype=torch.bool))
+    assert median == pytest.approx(3, abs=0.1) and deviation == pytest.approx(2, rel=0.05)
+    seen = torch.zeros(20000, dtype=torch.bool)
+    seen[: weighting.LEAST_POPULATION - 1] = True
+    assert torch.isnan(torch.stack(weighting.upper_scale(values, seen))).all()
+    seen[weighting.LEAST_POPULATION] = True
+    assert torch.isfinite(torch.stack(weighting.upper_scale(values, seen))).all()
 
 
 def test_life_norm_is_infinite_while_a_component_is_unknown():
@@ -156,12 +174,13 @@ def test_verdicts_act_once_and_can_be_taken_back():
 def test_signal_judge():
     cases = pd.DataFrame(
         {
-            "suspicion": [3.0, 0.0, NAN, 0.0],
-            "loss": [3.0, 3.0, 3.0, 0.1],
-            "loss_rank": [0.2, 0.2, 0.9, 0.9],
+            "suspicion": [3.0, 2.2, 0.0, NAN, 0.0],
+            "loss": [3.0, 3.0, 3.0, 3.0, 0.1],
+            "loss_rank": [0.2, 0.2, 0.2, 0.9, 0.9],
         }
     )
-    assert SignalJudge()(cases) == ["RELABEL", "MASTERED", "RESAMPLE", "MASTERED"]
+    assert SignalJudge()(cases) == ["RELABEL", "OBSERVED", "MASTERED", "RESAMPLE", "MASTERED"]
+    assert SignalJudge(suspicion_threshold=4.0)(cases)[0] == "MASTERED"
 
 
 @pytest.mark.parametrize(

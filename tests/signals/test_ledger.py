@@ -19,8 +19,9 @@ def signals(ids, losses, **columns):
     n = len(ids)
     values = {
         "onset_loss": [0.0] * n,
+        "opening_loss": [0.0] * n,
+        "first_loss": [0.0] * n,
         "closing_loss": [0.0] * n,
-        "surprisal": [0.0] * n,
         "grad_norm": [1.0] * n,
         "weight": [1.0] * n,
         **columns,
@@ -86,9 +87,7 @@ def test_growth_keeps_what_was_seen():
 
 def test_nan_losses_and_gradients_are_no_observation():
     ledger = SampleLedger(SampleIndex(np.arange(3)))
-    ledger.observe(
-        signals([0, 1, 2], [1.0, float("nan"), 2.0], grad_norm=[1.0, 1.0, float("nan")])
-    )
+    ledger.observe(signals([0, 1, 2], [1.0, float("nan"), 2.0], grad_norm=[1.0, 1.0, float("nan")]))
     frame = ledger.to_pandas()
     assert frame["row"].tolist() == [0, 2] and np.isnan(frame["grad_norm"][1])
 

@@ -49,8 +49,9 @@ def test_losses_by_hand():
     assert batch.n_tokens.item() == 10
     assert batch.loss.item() == 4.5
     assert batch.onset_loss.item() == sum(range(ONSET_TOKENS)) / ONSET_TOKENS - 0.5
-    assert batch.closing_loss.item() == 9.0
-    assert batch.surprisal.item() == 0.5
+    assert batch.opening_loss.item() == 1.5
+    assert batch.first_loss.item() == 0.0
+    assert batch.closing_loss.item() == 8.5
     assert batch.next_labels()[0, 1:11].tolist() == list(range(3, 13))
 
 
