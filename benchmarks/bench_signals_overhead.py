@@ -29,9 +29,11 @@ class StepClock(TrainerCallback):
         self.marks: list[float] = []
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Mark the start of a step."""
         self.marks.append(time.perf_counter())
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Mark the end of the last step."""
         self.marks.append(time.perf_counter())
 
     @property

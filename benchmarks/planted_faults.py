@@ -78,7 +78,7 @@ def chinese(longest: int = 44) -> list[Row]:
         for line in path.read_text("utf-8").splitlines():
             record = json.loads(line)
             prompt = record["instruction"] + (record.get("input") or "")
-            if 8 <= len(record["output"]) and len(prompt) + len(record["output"]) <= longest:
+            if len(record["output"]) >= 8 and len(prompt) + len(record["output"]) <= longest:
                 rows.append(Row(prompt, record["output"]))
     return rows
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from hf_glm_curriculum.signals.slopes import mean_valid, robust_scale, slope, std_valid
 
 EPSILON = 1e-8
-REFERENCE_ROWS = 8192
+REFERENCE_ROWS = 2048
 """Ledger rows the population is estimated from; a fixed number keeps a step's cost flat."""
 
 

@@ -1,0 +1,303 @@
+"""``noise_detection``: which planted faults ``suspicion`` finds, beside what others use.
+
+One LoRA run of SmolLM2-135M on real instruction rows with faults of five kinds
+(``planted_faults.py``), watched with ``observe_only``; AUROC of each score against the clean
+rows, by kind, and precision among the k most suspicious with k the number of faults.
+
+Scores of the same run: ``suspicion`` (ours) and its three readings; mean loss; onset loss alone;
+AUM (mean margin of the label's logit over the next, Pleiss et al. 2020); data-map confidence
+(Swayamdipta et al. 2020); cleanlab's sentence score of token self-confidence
+(``softmin_sentence_score``); TDRanker (Hanafi et al. 2025) as we read its abstract: samples are
+ranked from easy to hard at every epoch and the ranks averaged. The judge spends one forward
+without the prompt a sample before training (instruction-following difficulty, Li et al. 2023).
+``--full`` repeats it for more seeds, one file a seed, and goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from common import FOLDER, parser, record
+from datasets import Dataset
+from planted_faults import KINDS, Row, planted
+from transformers import Trainer, TrainerCallback, TrainingArguments
+
+from hf_glm_curriculum import LifespanConfig, SampleLifespanCallback, content_ids
+from hf_glm_curriculum.data.collator import SftCollator
+from hf_glm_curriculum.data.tokenization import tokenize_sft
+from hf_glm_curriculum.evaluation.detection import auroc
+from hf_glm_curriculum.lifespan.weighting import article_weight
+from hf_glm_curriculum.models import load_model
+from hf_glm_curriculum.signals.microbatch import Microbatch
+from hf_glm_curriculum.signals.probe import SampleProbe
+from hf_glm_curriculum.storage import atomic_write_json
+
+RESUME = FOLDER / "results" / "noise_detection_seeds"
+MAX_LENGTH = 96
+STRONG = ("shuffled", "other_language", "truncated")
+BASELINES = ("mean_loss", "onset_loss", "aum", "data_map", "cleanlab", "tdranker")
+
+
+class TokenRecorder(TrainerCallback):
+    """Keeps every visit's token losses and label margins by sample, for the other methods."""
+
+    def __init__(self) -> None:
+        self.losses: dict[int, list[np.ndarray]] = {}
+        self.margins: dict[int, list[float]] = {}
+        self._logits: torch.Tensor | None = None
+        self._undo: list[Any] = []
+
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, model: Any, **kwargs: Any
+    ) -> None:
+        """Listen to the LM head and to the probe."""
+        head = model.get_output_embeddings()
+        self._undo.append(head.register_forward_hook(self._keep).remove)
+        original = SampleProbe.weights_for
+
+        def weights_for(probe: SampleProbe, token_loss: torch.Tensor) -> torch.Tensor:
+            weights = original(probe, token_loss)
+            self._record(probe._batch(), token_loss)
+            return weights
+
+        SampleProbe.weights_for = weights_for
+
+        def restore() -> None:
+            SampleProbe.weights_for = original
+
+        self._undo.append(restore)
+
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
+        """Stop listening."""
+        for undo in self._undo:
+            undo()
+
+    def _keep(self, module: Any, inputs: Any, output: torch.Tensor) -> None:
+        self._logits = output.detach()
+
+    def _record(self, batch: Microbatch, token_loss: torch.Tensor) -> None:
+        logits = self._logits
+        if logits is None:
+            return
+        labels = batch.next_labels().unsqueeze(-1)
+        own = logits.gather(-1, labels).squeeze(-1)
+        margin = own - logits.scatter(-1, labels, -torch.inf).amax(-1)
+        for sample, key in enumerate(batch.ids.tolist()):
+            at = batch.target == sample
+            self.losses.setdefault(key, []).append(token_loss.detach()[at].numpy().copy())
+            self.margins.setdefault(key, []).append(float(margin[at].mean()))
+
+
+def run(seed: int, epochs: int) -> dict[str, list[float]]:
+    """Train once and return every score by row, higher = more suspicious."""
+    model, tokenizer = load_model()
+
+    def fits(row: Row) -> bool:
+        # The chat template adds 32 tokens.
+        return sum(len(tokenizer(text)["input_ids"]) for text in (row.prompt, row.response)) < 62
+
+    rows = planted(seed=seed, fits=fits)
+    texts = Dataset.from_list([{"prompt": r.prompt, "response": r.response} for r in rows])
+    data = tokenize_sft(texts, tokenizer, max_length=MAX_LENGTH)
+    difficulty = judge_scores(model, tokenizer, rows)
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(seed)
+    model = get_peft_model(model, LoraConfig(r=16, lora_alpha=32, target_modules="all-linear"))
+    callback, recorder = SampleLifespanCallback(LifespanConfig(observe_only=True)), TokenRecorder()
+    with tempfile.TemporaryDirectory() as folder:
+        args = TrainingArguments(
+            output_dir=folder,
+            per_device_train_batch_size=8,
+            num_train_epochs=epochs,
+            learning_rate=2e-4,
+            lr_scheduler_type="cosine",
+            warmup_steps=4,
+            report_to="none",
+            save_strategy="no",
+            seed=seed,
+            use_cpu=not torch.cuda.is_available(),
+        )
+        Trainer(
+            model=model,
+            args=args,
+            train_dataset=data.select_columns(["input_ids", "labels"]),
+            data_collator=SftCollator(tokenizer.pad_token_id),
+            callbacks=[callback, recorder],
+        ).train()
+    keys = [int(content_ids(torch.tensor([tokens]))) for tokens in data["input_ids"]]
+    frame = callback.ledger.to_pandas().set_index("id").loc[keys]
+    scores = ours(frame, callback, keys) | others(recorder, keys, frame)
+    scores["judge"] = judged(frame, difficulty)
+    scores["difficulty"] = difficulty
+    return {
+        "fault": [row.fault for row in rows],
+        **{k: list(map(float, v)) for k, v in scores.items()},
+    }
+
+
+def ours(frame: Any, callback: SampleLifespanCallback, keys: list[int]) -> dict[str, Any]:
+    """Our suspicion, its readings, and the weights as scores (a low weight is suspicious)."""
+    history = callback.ledger.history(callback.ledger.lookup(torch.tensor(keys)))
+    article = article_weight(history.loss, history.grad_norm, 0.1, 2.0)
+    return {
+        "suspicion": frame["suspicion"],
+        "opening": frame["opening_loss"],
+        "first": frame["first_loss"],
+        "closing": frame["closing_loss"],
+        "grad_norm": frame["grad_norm"],
+        "drift": frame["drift"].fillna(frame["drift"].median()),
+        "progress_weight": -frame["weight_raw"],
+        "article_weight": -article.numpy(),
+    }
+
+
+def others(recorder: TokenRecorder, keys: list[int], frame: Any) -> dict[str, Any]:
+    """Scores of other methods on the same run."""
+    from cleanlab.token_classification.rank import _softmin_sentence_score as softmin
+
+    losses = [recorder.losses[key] for key in keys]
+    by_epoch = np.array([[visit.mean() for visit in visits] for visits in losses])
+    ranks = by_epoch.argsort(0).argsort(0).mean(1)
+    quality = [
+        float(softmin([np.exp(-visit) for visit in visits], temperature=0.05).mean())
+        for visits in losses
+    ]
+    return {
+        "mean_loss": frame["loss_mean"],
+        "onset_loss": frame["onset_loss"],
+        "aum": [-float(np.mean(recorder.margins[key])) for key in keys],
+        "data_map": -frame["confidence"],
+        "cleanlab": -np.array(quality),
+        "tdranker": ranks,
+    }
+
+
+def judge_scores(model: Any, tokenizer: Any, rows: list[Row]) -> np.ndarray:
+    """Loss of each answer given its prompt over its loss without it, before training."""
+    from hf_glm_curriculum.lifespan.instruction_judge import conditional_gain
+
+    given, alone = conditional_gain(model, tokenizer, [(r.prompt, r.response) for r in rows])
+    return np.asarray(given) / np.asarray(alone)
+
+
+def judged(frame: Any, difficulty: np.ndarray) -> np.ndarray:
+    """Suspicion with the judge's forward: its reading joins those of how an answer starts."""
+
+    def z(values: Any) -> np.ndarray:
+        values = np.asarray(values, float)
+        median = np.median(values)
+        return (values - median) / (np.quantile(values, 0.95) - median)
+
+    start = (z(difficulty) + z(frame["opening_loss"]) + z(frame["first_loss"])) / 3
+    return np.maximum(start, z(frame["closing_loss"]))
+
+
+def table(results: list[dict[str, list]]) -> list[dict[str, Any]]:
+    """One line a kind: ours, the judge, the best other method; then the ablation."""
+    lines = []
+
+    def mean_auroc(score: str, kind: str) -> float:
+        return float(np.mean([one_auroc(result, score, kind) for result in results]))
+
+    for kind in KINDS:
+        value = mean_auroc("suspicion", kind)
+        rivals = {name: mean_auroc(name, kind) for name in BASELINES}
+        best = max(rivals, key=lambda name: rivals[name])
+        least = 0.90 if kind in STRONG else rivals[best]
+        lines.append(
+            {
+                "measure": f"AUROC of suspicion, {kind}",
+                "value": value,
+                "target": f"≥ {max(least, rivals[best]):.3f}",
+                "met": value >= max(least, rivals[best]),
+                "note": ", ".join(f"{name} {rivals[name]:.3f}" for name in BASELINES),
+            }
+        )
+    for kind in STRONG:
+        value = mean_auroc("judge", kind)
+        lines.append(
+            {
+                "measure": f"AUROC with one extra forward, {kind}",
+                "value": value,
+                "target": "≥ 0.96",
+                "met": value >= 0.96,
+                "note": f"difficulty ratio alone {mean_auroc('difficulty', kind):.3f}",
+            }
+        )
+    for name in ("suspicion", *BASELINES):
+        value = float(np.mean([precision_at_k(result, name) for result in results]))
+        lines.append({"measure": f"precision@k of {name}, all kinds", "value": value})
+    parts = (
+        "opening",
+        "first",
+        "closing",
+        "grad_norm",
+        "drift",
+        "progress_weight",
+        "article_weight",
+    )
+    for name in parts:
+        found = ", ".join(f"{kind} {mean_auroc(name, kind):.3f}" for kind in KINDS)
+        lines.append({"measure": f"ablation: {name} alone", "value": found})
+    capped = float(np.mean([np.mean(np.array(r["article_weight"]) <= -1.999) for r in results]))
+    bound = float(
+        np.mean([np.isin(np.round(r["progress_weight"], 4), (-0.1, -2.0)).mean() for r in results])
+    )
+    lines += [
+        {"measure": "article's weight at its cap after the run", "value": capped},
+        {
+            "measure": "progress weight at a bound after the run",
+            "value": bound,
+            "target": "< 0.2",
+            "met": bound < 0.2,
+        },
+    ]
+    return lines
+
+
+def one_auroc(result: dict[str, list], score: str, kind: str) -> float:
+    """AUROC of a score for one kind of fault against the clean rows."""
+    keep = [i for i, fault in enumerate(result["fault"]) if fault in (None, kind)]
+    truth = np.array([result["fault"][i] == kind for i in keep])
+    return float(auroc(truth, np.array([result[score][i] for i in keep])))
+
+
+def precision_at_k(result: dict[str, list], score: str) -> float:
+    """Share of faults among the k highest scores, k the number of faults."""
+    truth = np.array([fault is not None for fault in result["fault"]])
+    top = np.argsort(-np.array(result[score]))[: truth.sum()]
+    return float(truth[top].mean())
+
+
+def main() -> None:
+    """Run the default seed, or five of them with ``--full``, and record the table."""
+    flags = parser(__doc__)
+    flags.add_argument("--epochs", type=int, default=3)
+    args = flags.parse_args()
+    seeds = range(args.seed, args.seed + (5 if args.full else 1))
+    results = []
+    for seed in seeds:
+        path = RESUME / f"seed{seed}_epochs{args.epochs}.json"
+        if not (args.full and path.exists()):
+            atomic_write_json(path, run(seed, args.epochs))
+        results.append(json.loads(Path(path).read_text("utf-8")))
+    record(
+        "noise_detection",
+        table(results),
+        args.seed,
+        rows=192,
+        faults="10 of each kind",
+        tokens=f"≤ {MAX_LENGTH}",
+        epochs=args.epochs,
+        seeds=len(results),
+    )
+
+
+if __name__ == "__main__":
+    main()
