@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -89,8 +90,40 @@ def atomic_write_json(path: PathLike, value: Any, indent: int | None = 2) -> Non
     atomic_write_text(path, json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
 
 
-def append_line(path: PathLike, line: str) -> None:
+@contextlib.contextmanager
+def replacing(path: PathLike) -> Iterator[Path]:
+    """A temporary path beside `path` that takes its place when the block ends without an error.
+
+    The block may make a file or a folder there. A folder takes the place of nothing or of an
+    empty folder. After an error, `path` is as it was before and nothing is left beside it.
+
+    Raises:
+        StateError: The disk is full, or the folder is not writable.
+    """
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    with writing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield temporary
+            for file in (p for p in (temporary, *temporary.rglob("*")) if p.is_file()):
+                _sync(file)
+            os.replace(temporary, target)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+        _sync_folder(target.parent)
+
+
+def append_line(path: PathLike, line: str, *, durable: bool = False) -> None:
     """Append one line to a text file; if the disk fills up, the file is as it was before.
+
+    Args:
+        path: The file, made if it is not there.
+        line: The line without its line break.
+        durable: Wait until the line is on the disk.
 
     Raises:
         StateError: The disk is full or the file is not writable.
@@ -101,11 +134,15 @@ def append_line(path: PathLike, line: str) -> None:
             end = os.fstat(handle).st_size
             try:
                 _write_fully(handle, f"{line}\n".encode())
+                if durable:
+                    os.fsync(handle)
             except OSError:
                 os.ftruncate(handle, end)
                 raise
         finally:
             os.close(handle)
+        if durable and end == 0:
+            _sync_folder(Path(path).parent)
 
 
 def read_json(path: PathLike) -> Any:
@@ -181,6 +218,15 @@ def _write_fully(handle: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(handle, view) :]
+
+
+def _sync(file: Path) -> None:
+    """Flush a file to disk."""
+    handle = os.open(file, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _sync_folder(folder: Path) -> None:

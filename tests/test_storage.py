@@ -146,3 +146,37 @@ def test_csv_on_a_full_disk_keeps_whole_rows(tmp_path, monkeypatch):
         dump.write([[1, 0.5], [2, 0.5]])
     monkeypatch.undo()
     assert (tmp_path / "x.csv").read_text() == "step,weight\n"
+
+
+def test_replacing_shows_the_whole_new_thing_or_the_old(tmp_path):
+    from hf_glm_curriculum.storage import replacing
+
+    target = tmp_path / "deep" / "result.csv"
+    with replacing(target) as temporary:
+        temporary.write_text("new", "utf-8")
+        assert not target.exists() and temporary.parent == target.parent
+    assert target.read_text("utf-8") == "new"
+    with pytest.raises(ValueError, match="stop"), replacing(target) as temporary:
+        temporary.write_text("half", "utf-8")
+        raise ValueError("stop")
+    assert target.read_text("utf-8") == "new"
+    assert [p.name for p in target.parent.iterdir()] == ["result.csv"]
+
+
+def test_replacing_takes_folders_and_refuses_full_ones(tmp_path):
+    from hf_glm_curriculum.storage import replacing
+
+    for fill in (False, True):
+        target = tmp_path / str(fill)
+        target.mkdir()
+        if fill:
+            (target / "mine").write_text("x", "utf-8")
+            with pytest.raises(StateError, match="cannot write"), replacing(target) as temporary:
+                temporary.mkdir()
+            assert (target / "mine").exists()
+        else:
+            with replacing(target) as temporary:
+                temporary.mkdir()
+                (temporary / "a").write_text("a", "utf-8")
+            assert (target / "a").read_text("utf-8") == "a"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["False", "True"]

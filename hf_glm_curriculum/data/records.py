@@ -45,16 +45,40 @@ def load_records(
     if kind not in NEEDED:
         raise DataError(f"kind: must be one of {sorted(NEEDED)}, got {kind!r}")
     sources = [source] if isinstance(source, str | os.PathLike) else list(source)
-    records = (record for one in sources for record in _raw_records(one, split))
+    records = raw_records(sources, split)
     rows = (row for record in records for row in canonical(record, kind, dimensions))
-    columns = _columns(rows)
-    if not columns:
+    dataset = dataset_of(rows)
+    if not dataset.column_names:
         shown = ", ".join(os.fspath(one) for one in sources)
         raise DataError(f"{shown}: holds no record; {kind} data need {NEEDED[kind]}")
+    return dataset
+
+
+def raw_records(source: Source | Sequence[Source], split: str = "train") -> Iterator[RawRecord]:
+    """Yield the records of files, folders or hub data sets as they stand there.
+
+    Args:
+        source: as `load_records` takes it.
+        split: the split to read of a hub data set.
+
+    Raises:
+        DataError: naming file and line, if a file is missing or malformed.
+    """
+    sources = [source] if isinstance(source, str | os.PathLike) else source
+    for one in sources:
+        yield from _records_of(one, split)
+
+
+def dataset_of(rows: Iterable[Fields]) -> datasets.Dataset:
+    """Make a data set of rows with any fields; what a row lacks is null there.
+
+    A field whose values fit no one Arrow type becomes JSON text.
+    """
+    columns = _columns(rows)
     return datasets.Dataset(pa.table({name: _arrow(name, v) for name, v in columns.items()}))
 
 
-def _raw_records(source: Source, split: str) -> Iterator[RawRecord]:
+def _records_of(source: Source, split: str) -> Iterator[RawRecord]:
     """Yield the records of one source."""
     name = os.fspath(source)
     path = Path(name).expanduser()

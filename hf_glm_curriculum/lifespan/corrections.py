@@ -3,37 +3,36 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from hf_glm_curriculum.data.record_files import RawRecord
-from hf_glm_curriculum.data.record_formats import canonical
-from hf_glm_curriculum.data.records import dataset_of, raw_records
 from hf_glm_curriculum.errors import DataError
 from hf_glm_curriculum.lifespan.answers import DROP, FIX, KEEP, Answer, check_once, read_answers
-from hf_glm_curriculum.lifespan.pool import (
-    ObservationPool,
-    id_text,
-    read_pool,
-    save_dataset,
+from hf_glm_curriculum.lifespan.pool import ObservationPool, id_text, read_pool, save_dataset
+from hf_glm_curriculum.lifespan.record_slots import (
+    FIXED,
+    KEPT,
+    PROVENANCE,
+    REVIEWED_ID,
+    Fields,
+    RecordSource,
+    Slot,
+    digest,
+    has_instances,
+    provenance,
+    slots_of,
 )
 from hf_glm_curriculum.storage import replacing
 
 if TYPE_CHECKING:
     import datasets
 
-PROVENANCE, REVIEWED_ID = "sample_review", "sample_review_id"
-"""Columns that the corrected data get: what became of a row, and its id when it was reviewed."""
-KEPT, FIXED, UNREVIEWED = "kept", "fixed", "unreviewed"
-
-Fields = dict[str, Any]
-Source = str | os.PathLike[str]
-Texts = tuple[str, str]
+PathLike = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
@@ -58,10 +57,10 @@ class Correction:
 
 
 def import_annotations(
-    pool: ObservationPool | Source,
-    answers: Sequence[Answer] | Source,
-    data: datasets.Dataset | Source | Sequence[Source],
-    out: Source | None = None,
+    pool: ObservationPool | PathLike,
+    answers: Sequence[Answer] | PathLike,
+    data: datasets.Dataset | PathLike | Sequence[PathLike],
+    out: PathLike | None = None,
 ) -> Correction:
     """Correct the training data by annotators' answers.
 
@@ -129,7 +128,7 @@ class _Plan:
     def _apply(self, slot: Slot, place: str) -> Fields | None:
         answer = self._by_digest.get(digest(slot.texts))
         self.counts[answer.decision if answer else None] += 1
-        before = _provenance(slot.fields, place)
+        before = provenance(slot.fields, place)
         if answer is None:
             return {**slot.fields, PROVENANCE: before[0], REVIEWED_ID: before[1]}
         if answer.decision == DROP:
@@ -143,29 +142,33 @@ class _Plan:
         wanted: dict[bytes, Answer] = {}
         by_row: dict[int, Answer] = {}
         for answer in answers:
-            row = self._rows[answer.id]
-            if row.prompt is None or row.response is None:
-                raise DataError(
-                    f"{answer.place}: the run could not read the text of row {row.row} (packed "
-                    "data), so it cannot be found in the data; train unpacked to review"
-                )
-            _put(wanted, digest((row.prompt, row.response)), answer)
-            by_row[row.row] = answer
-        found: set[int] = set()
+            _put(wanted, self._own_digest(answer), answer)
+            by_row[self._rows[answer.id].row] = answer
+        found: set[bytes] = set()
         slots = (slot for record in source.records() for slot in slots_of(record))
         for number, slot in enumerate(slots):
-            digest = digest(slot.texts)
-            answer = wanted.get(digest) or self._decoded(by_row.get(number), slot)
+            key = digest(slot.texts)
+            answer = wanted.get(key) or self._decoded(by_row.get(number), slot)
             if answer is not None:
-                _put(self._by_digest, digest, answer)
-                found.add(answer.id)
+                _put(self._by_digest, key, answer)
+                found.add(self._own_digest(answer))
         for answer in answers:
-            if answer.id not in found:
+            if self._own_digest(answer) not in found:
                 raise DataError(
                     f"{answer.place}: no row of {source} has the text that row "
                     f"{self._rows[answer.id].row} ({id_text(answer.id)}) had in the run; it was "
                     "changed or is other data: give the data of the run, or review anew"
                 )
+
+    def _own_digest(self, answer: Answer) -> bytes:
+        """The digest of the text that an answer is about, as the pool has it."""
+        row = self._rows[answer.id]
+        if row.prompt is None or row.response is None:
+            raise DataError(
+                f"{answer.place}: the run could not read the text of row {row.row} (packed data), "
+                "so it cannot be found in the data; train unpacked to review"
+            )
+        return digest((row.prompt, row.response))
 
     def _decoded(self, answer: Answer | None, slot: Slot) -> Answer | None:
         """The answer about a slot's row, if its text is the slot's as decoded from tokens.
@@ -195,27 +198,14 @@ class _Plan:
         return answer
 
 
-def _put(table: dict[bytes, Answer], digest: bytes, answer: Answer) -> None:
+def _put(table: dict[bytes, Answer], key: bytes, answer: Answer) -> None:
     """Enter an answer unless another one about the same text contradicts it."""
-    first = table.setdefault(digest, answer)
+    first = table.setdefault(key, answer)
     if (first.decision, first.response) != (answer.decision, answer.response):
         raise DataError(
             f"{answer.place}: contradicts the answer of {first.place} about the same text "
             f"({first.decision}, then {answer.decision}); leave one of the two"
         )
-
-
-def _provenance(fields: Fields, place: str) -> tuple[str, str | None]:
-    """What an earlier review said of a row."""
-    value, sample_id = fields.get(PROVENANCE), fields.get(REVIEWED_ID)
-    if value in (None, ""):
-        return UNREVIEWED, None
-    if value not in (KEPT, FIXED, UNREVIEWED):
-        raise DataError(
-            f"{place}, field {PROVENANCE!r}: must be {KEPT}, {FIXED} or {UNREVIEWED}, got "
-            f"{repr(value)[:40]}; rename your column of that name"
-        )
-    return value, sample_id or None
 
 
 # -- writing ---------------------------------------------------------------------------------
@@ -226,11 +216,21 @@ def _write(rows: Iterator[Fields], target: Path, source: RecordSource) -> None:
     if suffix == ".jsonl":
         with replacing(target) as temporary, temporary.open("w", encoding="utf-8") as file:
             for row in rows:
-                file.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
+                file.write(_line(row) + "\n")
     elif suffix == ".csv":
         _write_csv(list(rows), target)
     else:
         save_dataset(source.dataset_of(rows), target)
+
+
+def _line(row: Fields) -> str:
+    """A row as JSON; text that UTF-8 cannot hold is spelled in escapes, as it came."""
+    line = json.dumps(row, ensure_ascii=False, default=str)
+    try:
+        line.encode()
+    except UnicodeEncodeError:
+        return json.dumps(row, default=str)
+    return line
 
 
 def _write_csv(rows: list[Fields], target: Path) -> None:
@@ -240,7 +240,7 @@ def _write_csv(rows: list[Fields], target: Path) -> None:
         replacing(target) as temporary,
         temporary.open("w", encoding="utf-8", newline="") as file,
     ):
-        writer = csv.DictWriter(file, names, lineterminator="\n")
+        writer = csv.DictWriter(file, names)  # CRLF: a lone CR is quoted
         writer.writeheader()
         for row in rows:
             writer.writerow({name: _cell(row.get(name)) for name in names})

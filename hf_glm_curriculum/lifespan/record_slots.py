@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from hf_glm_curriculum.data.record_files import RawRecord
 from hf_glm_curriculum.data.record_formats import canonical
@@ -15,6 +15,10 @@ from hf_glm_curriculum.errors import DataError
 
 if TYPE_CHECKING:
     import datasets
+
+PROVENANCE, REVIEWED_ID = "sample_review", "sample_review_id"
+"""Columns that corrected data have: what became of a row, and its id when it was reviewed."""
+KEPT, FIXED, UNREVIEWED = "kept", "fixed", "unreviewed"
 
 Fields = dict[str, Any]
 PathLike = str | os.PathLike[str]
@@ -50,10 +54,14 @@ class RecordSource:
     """Records as the user has them, read as often as need be."""
 
     def __init__(self, data: datasets.Dataset | PathLike | Sequence[PathLike]) -> None:
-        self.dataset = data if hasattr(data, "column_names") else None
+        self.dataset: datasets.Dataset | None = None
         self.paths: list[PathLike] = []
-        if self.dataset is None:
-            self.paths = [data] if isinstance(data, str | os.PathLike) else list(data)  # type: ignore[arg-type]
+        if isinstance(data, str | os.PathLike):
+            self.paths = [data]
+        elif hasattr(data, "column_names"):
+            self.dataset = cast("datasets.Dataset", data)
+        else:
+            self.paths = list(cast("Sequence[PathLike]", data))
 
     def __str__(self) -> str:
         return ", ".join(os.fspath(p) for p in self.paths) or "the data set"
@@ -68,15 +76,29 @@ class RecordSource:
 
     @property
     def tokenized(self) -> bool:
+        """Whether the data hold tokens, which a corrected text would leave behind."""
         return self.dataset is not None and "input_ids" in self.dataset.column_names
 
+    @property
+    def has_provenance(self) -> bool:
+        """Whether a data set has been through a review, as far as its columns tell."""
+        names = self.dataset.column_names if self.dataset is not None else ()
+        return PROVENANCE in names or "instances" in names
+
     def check_target(self, out: PathLike | None) -> None:
-        """Refuse to write over the data themselves."""
+        """Refuse to write over the data themselves, or where reading them would find it.
+
+        Raises:
+            DataError: naming the path.
+        """
         target = None if out is None else Path(out).expanduser().resolve()
         for path in self.paths:
             own = Path(path).expanduser()
-            if target is not None and own.exists() and own.resolve() == target:
-                raise DataError(f"{out}: is the data itself; name another file, to keep both")
+            if target is None or not own.exists():
+                continue
+            own = own.resolve()
+            if own == target or (own.is_dir() and own == target.parent):
+                raise DataError(f"{out}: is part of the data itself; write it somewhere else")
 
     def dataset_of(self, rows: Iterable[Fields]) -> datasets.Dataset:
         """The rows as a data set, of the features the data had."""
@@ -106,6 +128,23 @@ def slots_of(record: RawRecord) -> list[Slot]:
     turns = _turns(fields)
     parts = tuple(turn["content"] for turn in turns[:-1]) if turns else (texts[0],)
     return [Slot(texts, parts, lambda response: _with_response(fields, response), fields)]
+
+
+def provenance(fields: Fields, place: str) -> tuple[str, str | None]:
+    """What an earlier review said of a row: kept, fixed or unreviewed, and under which id.
+
+    Raises:
+        DataError: if the column holds something else.
+    """
+    value, sample_id = fields.get(PROVENANCE), fields.get(REVIEWED_ID)
+    if value in (None, ""):
+        return UNREVIEWED, None
+    if value not in (KEPT, FIXED, UNREVIEWED):
+        raise DataError(
+            f"{place}, field {PROVENANCE!r}: must be {KEPT}, {FIXED} or {UNREVIEWED}, got "
+            f"{repr(value)[:40]}; rename your column of that name"
+        )
+    return value, sample_id or None
 
 
 def _turns(fields: Fields) -> list[Fields]:

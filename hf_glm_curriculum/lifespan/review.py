@@ -124,8 +124,11 @@ class ReviewStore:
         with self._guard:
             try:
                 with self.path.open("rb") as file:
-                    self._follow(file.fileno())
-                    file.seek(self._offset)
+                    # Another file, or one that was cut, no longer has the line read last.
+                    file.seek(self._offset - len(self._newest))
+                    if file.read(len(self._newest)) != self._newest:
+                        self._forget()
+                        file.seek(0)
                     tail = file.read()
             except FileNotFoundError:
                 self._forget()
@@ -192,14 +195,7 @@ class ReviewStore:
     def _forget(self) -> None:
         self._last: dict[int, Decision] = {}
         self._offset = self._line = 0
-        self._inode: int | None = None
-
-    def _follow(self, handle: int) -> None:
-        """Start anew if the file was replaced or cut since it was last read."""
-        now = os.fstat(handle)
-        if self._inode not in (None, now.st_ino) or now.st_size < self._offset:
-            self._forget()
-        self._inode = now.st_ino
+        self._newest = b""
 
     def _take(self, raw: bytes) -> None:
         """Enter one whole line."""
@@ -214,6 +210,7 @@ class ReviewStore:
             )
         self._line += 1
         self._offset += len(raw)
+        self._newest = raw
         if fields is None:
             return
         sample_id = fields["id"]
@@ -235,14 +232,14 @@ class ReviewStore:
     def _locked(self) -> Any:
         """The lock that every writer of the file takes."""
         lock = FileLock(f"{self.path}.lock", timeout=_LOCK_SECONDS)
-        try:
-            with writing(self.path):
+        with writing(self.path):
+            try:
                 return lock.acquire()
-        except Timeout as error:
-            raise StateError(
-                f"{self.path}: another process has held its lock for {_LOCK_SECONDS:.0f} s; end "
-                "that process, then decide again"
-            ) from error
+            except Timeout as error:
+                raise StateError(
+                    f"{self.path}: another process has held its lock for {_LOCK_SECONDS:.0f} s; "
+                    "end that process, then decide again"
+                ) from error
 
     def _repair(self) -> None:
         """Under the lock: end a whole last line that lacks its line break, remove a torn one."""
