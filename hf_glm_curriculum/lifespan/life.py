@@ -35,7 +35,6 @@ from hf_glm_curriculum.signals.slopes import append
 if TYPE_CHECKING:
     import pandas as pd
 
-_NOW = ("loss", "opening_loss", "first_loss", "closing_loss")
 
 Gather = Callable[[SampleSignals], SampleSignals]
 """Joins every rank's signals of a step, in rank order."""
@@ -104,7 +103,7 @@ class SampleLife:
 
     def _raw_weight(self, rows: Tensor, batch: Microbatch) -> Tensor:
         config = self.config
-        loss, opening, first, closing = (getattr(batch, name) for name in _NOW)
+        loss = batch.loss
         if loss is None:
             raise StateError("lifespan: weights were asked for before the losses were known.")
         if config.weighting == "none":
@@ -115,9 +114,11 @@ class SampleLife:
         if config.weighting == "article":
             return weighting.article_weight(losses, history.grad_norm, *bounds)
         later = weighting.progress_weight(losses, history.grad_norm, self.population, *bounds)
-        now = weighting.suspicion(opening, first, closing, self.population)
+        fields = {n: "loss" if n == "loss" else f"{n}_loss" for n in weighting.READINGS}
+        now = {name: getattr(batch, field) for name, field in fields.items()}
+        suspicion = weighting.suspicion(now, self.population)
         visited = self._of(rows, "visits", 0) > 0
-        fresh = weighting.first_visit_weight(now, config.weight_floor)
+        fresh = weighting.first_visit_weight(suspicion, config.weight_floor)
         weight = torch.where(visited, later, fresh)
         return torch.where(torch.isfinite(loss), weight, 1.0)
 
@@ -177,8 +178,8 @@ class SampleLife:
         ledger.put("state", rows, state)
 
     def _suspicion(self, rows: Tensor | slice) -> Tensor:
-        means = (self.ledger.mean_of(name, rows) for name in ("opening", "first", "closing"))
-        return weighting.suspicion(*means, self.population)
+        means = {name: self.ledger.mean_of(name, rows) for name in weighting.READINGS}
+        return weighting.suspicion(means, self.population)
 
     def flush(self) -> int:
         """Give rows to samples met since the last flush that nobody knew; copies to the host.
@@ -218,9 +219,9 @@ class SampleLife:
         return weighting.Population(
             progress=scale(weighting.relative_progress(history.loss), seen),
             instability=scale(weighting.instability(history.grad_norm), seen)[0],
-            opening=upper(ledger.mean_of("opening", sample), seen),
-            first=upper(ledger.mean_of("first", sample), seen),
-            closing=upper(ledger.mean_of("closing", sample), seen),
+            readings={
+                name: upper(ledger.mean_of(name, sample), seen) for name in weighting.READINGS
+            },
             loss_median=scale(ledger.mean_of("loss", sample), seen)[0],
             mean_weight=weighting.token_weighted_mean(
                 ledger.column("weight_raw")[sample], ledger.column("n_tokens")[sample], training
@@ -287,7 +288,7 @@ class SampleLife:
         return frame[frame["state"] == SampleState.OBSERVED.name].reset_index(drop=True)
 
     def spread(self, count: int) -> pd.DataFrame:
-        """At most ``count`` of the samples seen, evenly spaced, with the columns of :meth:`cases`."""
+        """At most ``count`` of the samples seen, evenly spaced; columns as in :meth:`cases`."""
         frame = self.ledger.to_pandas()
         frame["loss_rank"] = frame["loss_mean"].rank(pct=True)
         return frame.iloc[:: max(1, -(-len(frame) // count))].reset_index(drop=True)
@@ -418,10 +419,8 @@ def unknown_population(device: torch.device) -> weighting.Population:
     return weighting.Population(
         progress=pair,
         instability=nothing,
-        opening=pair,
-        first=pair,
+        readings=dict.fromkeys(weighting.READINGS, pair),
         loss_median=nothing,
-        closing=pair,
         mean_weight=torch.ones((), device=device),
     )
 

@@ -5,6 +5,7 @@ Shape letters: M samples of a step, R reference samples, K history length.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,9 @@ EPSILON = 1e-8
 REFERENCE_ROWS = 2048
 """Ledger rows the population is estimated from; a fixed number keeps a step's cost flat."""
 
+
+READINGS = ("onset", "opening", "first", "closing", "loss")
+"""Ledger means that suspicion reads."""
 
 LEAST_POPULATION = 16
 """Samples that must have been seen before one of them may be called unlike the rest."""
@@ -46,14 +50,10 @@ class Population:
     """Median of r and 1.48 × its median absolute deviation."""
     instability: Tensor
     """Median of s."""
-    opening: tuple[Tensor, Tensor]
-    """Median and upper deviation of the opening loss, nats."""
-    first: tuple[Tensor, Tensor]
-    """Median and upper deviation of the first label token's loss, nats."""
+    readings: dict[str, tuple[Tensor, Tensor]]
+    """Median and upper deviation of each of ``READINGS``, nats."""
     loss_median: Tensor
     """Median of the mean loss, nats."""
-    closing: tuple[Tensor, Tensor]
-    """Median and upper deviation of the closing loss, nats."""
     mean_weight: Tensor
     """Token-weighted mean raw weight of samples in training; 1 while unknown."""
 
@@ -128,31 +128,33 @@ def deviations(values: Tensor, scale: tuple[Tensor, Tensor]) -> Tensor:
     return (values - median) / deviation.clamp(min=1e-6)
 
 
-def suspicion(opening: Tensor, first: Tensor, closing: Tensor, population: Population) -> Tensor:
+def suspicion(readings: Mapping[str, Tensor], population: Population) -> Tensor:
     """How unlike the rest an answer looks, in deviations above the median.
 
-    The largest of three readings, each free with training: the loss of the first 4 label tokens
-    (an answer that does not follow from its prompt), of the first one (an answer in another
-    language or form), of the last 2 (an answer that stops where none should). The middle of an
-    answer is left out: given its own beginning, a wrong answer goes on as predictably as a right
-    one. Ablation: ``benchmarks/bench_noise_detection.py``.
+    The largest of three, each free with training and each a mean of two deviations:
+
+    - onset and opening loss: an answer that does not follow from its prompt;
+    - first and opening loss: an answer in another language or form;
+    - closing and mean loss: an answer that stops where none should.
+
+    The middle of an answer is left out: given its own beginning, a wrong answer goes on as
+    predictably as a right one. Ablation: ``benchmarks/bench_noise_detection.py``.
 
     Args:
-        opening: [M] mean opening loss over the sample's visits, nats.
-        first: [M] mean loss of the first label token likewise.
-        closing: [M] mean closing loss likewise.
+        readings: [M] nats for each of ``READINGS``; means over the sample's visits, or one visit.
         population: location and upper scale of each.
 
     Returns:
         [M] float32; NaN for samples or populations without observations.
     """
-    answer = deviations(opening, population.opening)
-    start = deviations(first, population.first)
-    return torch.maximum(answer, torch.maximum(start, deviations(closing, population.closing)))
+    z = {name: deviations(readings[name], population.readings[name]) for name in READINGS}
+    pairs = (("onset", "opening"), ("first", "opening"), ("closing", "loss"))
+    found = [(z[one] + z[two]) / 2 for one, two in pairs]
+    return torch.stack(found).amax(0)
 
 
 def upper_scale(values: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
-    """Median and upper deviation, (90th percentile − median) / 1.2816, of the samples seen.
+    """Median and upper deviation, (95th percentile − median) / 1.6449, of the samples seen.
 
     Token losses are skewed: a scale of the lower half would call a tenth of clean data extreme.
 
@@ -169,8 +171,8 @@ def upper_scale(values: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
     known = torch.where(enough, known, torch.nan)
     median = torch.nanmedian(known)
     ordered = known.sort().values  # NaN sorts last
-    rank = (0.9 * (torch.isfinite(known).sum() - 1)).round().long().clamp(min=0)
-    return median, (ordered.gather(0, rank.unsqueeze(0)).squeeze(0) - median) / 1.2816
+    rank = (0.95 * (torch.isfinite(known).sum() - 1)).round().long().clamp(min=0)
+    return median, (ordered.gather(0, rank.unsqueeze(0)).squeeze(0) - median) / 1.6449
 
 
 def life_vector(losses: Tensor, grad_norms: Tensor, drift: Tensor) -> Tensor:

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from tests.conftest import build_model, build_tokenizer
 from transformers import Trainer, TrainerCallback, TrainingArguments
+
+from tests.conftest import build_model, build_tokenizer
 
 PAD = 0
 

@@ -10,14 +10,14 @@ import sys
 import pandas as pd
 import pytest
 import torch
-from tests.conftest import REPOSITORY, build_model
-from tests.lifespan.runs import PAD, Collator, arguments, random_rows, train
 from transformers import Trainer, TrainerCallback
 
 from hf_glm_curriculum import LifespanConfig, SampleLifespanCallback
 from hf_glm_curriculum.errors import ConfigError, IncompatibleError, ModelError, StateError
 from hf_glm_curriculum.reporting import read_metrics
 from hf_glm_curriculum.signals.ledger import SampleLedger, SampleState
+from tests.conftest import REPOSITORY, build_model
+from tests.lifespan.runs import PAD, Collator, arguments, random_rows, train
 
 
 class Boom(TrainerCallback):

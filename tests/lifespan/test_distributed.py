@@ -9,10 +9,10 @@ import sys
 import pandas as pd
 import pytest
 import torch
-from tests.conftest import REPOSITORY
-from tests.lifespan.runs import random_rows, train
 
 from hf_glm_curriculum import LifespanConfig, SampleLifespanCallback
+from tests.conftest import REPOSITORY
+from tests.lifespan.runs import random_rows, train
 
 _SCRIPT = """
 import os, sys

@@ -6,11 +6,11 @@ import itertools
 
 import pytest
 import torch
-from tests.conftest import build_model
-from tests.lifespan.runs import random_rows, train
 
 from hf_glm_curriculum import LifespanConfig, SampleLifespanCallback
 from hf_glm_curriculum.data.content_id import content_ids
+from tests.conftest import build_model
+from tests.lifespan.runs import random_rows, train
 
 NEUTRAL = LifespanConfig(weighting="none", life_threshold=0.0, suspicion_threshold=1e9)
 PRECISION = {"fp32": {}, "bf16": {"bf16": True}}

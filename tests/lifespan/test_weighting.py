@@ -30,9 +30,13 @@ def population(**changes):
     values = {
         "progress": (torch.tensor(0.1), torch.tensor(0.05)),
         "instability": torch.tensor(0.2),
-        "opening": (torch.tensor(1.0), torch.tensor(0.5)),
-        "first": (torch.tensor(2.0), torch.tensor(1.0)),
-        "closing": (torch.tensor(0.5), torch.tensor(0.25)),
+        "readings": {
+            "onset": (torch.tensor(1.0), torch.tensor(0.5)),
+            "opening": (torch.tensor(1.0), torch.tensor(0.5)),
+            "first": (torch.tensor(2.0), torch.tensor(1.0)),
+            "closing": (torch.tensor(0.5), torch.tensor(0.25)),
+            "loss": (torch.tensor(2.0), torch.tensor(0.5)),
+        },
         "loss_median": torch.tensor(2.0),
         "mean_weight": torch.tensor(1.0),
     }
@@ -67,7 +71,7 @@ def test_an_unknown_population_weighs_everything_one():
     nobody = unknown_population(torch.device("cpu"))
     losses = torch.rand(5, 4)
     assert (weighting.progress_weight(losses, losses, nobody, 0.1, 2.0) == 1).all()
-    nothing = weighting.suspicion(*losses[:, :3].T, nobody)
+    nothing = weighting.suspicion(dict.fromkeys(weighting.READINGS, losses[:, 0]), nobody)
     assert torch.isnan(nothing).all()
     assert (weighting.first_visit_weight(nothing, 0.1) == 1).all()
 
@@ -80,10 +84,17 @@ def test_identical_samples_are_not_split_by_rounding():
     assert weights.tolist() == pytest.approx([1.0] * 4, abs=0.2)
 
 
-def test_suspicion_is_the_largest_of_three_readings():
-    opening, first, closing = torch.tensor([[2.0, 1.0, 1.0], [2.0, 5.0, 2.0], [0.5, 0.5, 1.5]])
-    found = weighting.suspicion(opening, first, closing, population())
-    assert found.tolist() == pytest.approx([2.0, 3.0, 4.0])
+def test_suspicion_is_the_largest_of_three_means():
+    readings = {
+        "onset": torch.tensor([3.0, 1.0, 1.0, NAN]),
+        "opening": torch.tensor([2.0, 2.0, 1.0, 1.0]),
+        "first": torch.tensor([2.0, 8.0, 2.0, 1.0]),
+        "closing": torch.tensor([0.5, 0.5, 1.5, 1.0]),
+        "loss": torch.tensor([2.0, 2.0, 3.0, 1.0]),
+    }
+    found = weighting.suspicion(readings, population())
+    # ((3-1)/.5 + (2-1)/.5)/2, ((8-2)/1 + (2-1)/.5)/2, ((1.5-.5)/.25 + (3-2)/.5)/2
+    assert found[:3].tolist() == pytest.approx([3.0, 4.0, 3.0]) and torch.isnan(found[3])
 
 
 def test_first_visit_only_takes_away():
