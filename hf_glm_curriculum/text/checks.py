@@ -4,6 +4,7 @@ A check is a dictionary with a `kind`; `KINDS` lists them. Checks travel in JSON
 they belong to, so nothing in them is code.
 """
 
+import json
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -22,8 +23,8 @@ _NO = ("no", "false", "incorrect", "not", "不是", "否", "不", "错", "假", 
 _YES = ("yes", "true", "correct", "是", "对", "正确", "真", "可以", "能", "会")
 
 
-def check_answer(response: str, spec: Check) -> bool:
-    """Tell whether a response satisfies an answer check.
+def check_answer(response: str, spec: Check | str) -> bool:
+    """Tell whether a response satisfies an answer check, given as a dictionary or JSON text.
 
     Kinds and their fields:
         number: `value`; optional `tolerance` (absolute) and `ignore` (numbers of the question).
@@ -37,8 +38,10 @@ def check_answer(response: str, spec: Check) -> bool:
         all, any: `checks`, a list of checks. not: `check`.
 
     Raises:
-        DataError: if the kind is unknown or a field is missing.
+        DataError: if the check is no JSON object, its kind is unknown or a field is missing.
     """
+    if isinstance(spec, str):
+        spec = read_check(spec)
     kind = spec.get("kind")
     if kind not in KINDS:
         raise DataError(f"kind: unknown answer check {kind!r}; choose one of {', '.join(KINDS)}")
@@ -46,6 +49,21 @@ def check_answer(response: str, spec: Check) -> bool:
         return KINDS[kind](response, spec)
     except KeyError as missing:
         raise DataError(f"{kind}: needs the field {missing}, got {dict(spec)}") from None
+
+
+def read_check(text: str) -> Check:
+    """Read an answer check from JSON text, the form it has in files.
+
+    Raises:
+        DataError: if the text is no JSON object.
+    """
+    try:
+        spec = json.loads(text)
+    except ValueError as error:
+        raise DataError(f"answer_check: not valid JSON ({error}), got {text[:80]!r}") from None
+    if not isinstance(spec, dict):
+        raise DataError(f"answer_check: must be a JSON object, got {text[:80]!r}")
+    return spec
 
 
 def normalize(text: str, *, case: bool = False) -> str:

@@ -3,12 +3,16 @@
 import unicodedata
 from typing import Literal, NamedTuple
 
-from hf_glm_curriculum.text.words import is_han
+from hf_glm_curriculum.text.words import is_han, words
 
 Language = Literal["en", "zh", "other"]
 
 # English borrows a few accented letters ("café"); more than this share is another language.
 ACCENTED_SHARE = 0.04
+# In mixed text the words that carry the grammar tell which language the sentence is in.
+_ENGLISH = "the a an is are was of to in and or that it i you for with on at by"
+_GRAMMAR_EN = frozenset(_ENGLISH.split())
+_GRAMMAR_ZH = frozenset("的是有和在了个与为可以吗不这那我你他她")
 
 
 class ScriptCounts(NamedTuple):
@@ -48,18 +52,30 @@ def count_scripts(text: str) -> ScriptCounts:
 def detect_language(text: str) -> Language:
     """Tell English from Chinese from anything else by script.
 
-    One Han character weighs as much as one Latin word. Kana, Hangul and other scripts, Latin
-    text with many accented letters, and text without letters are "other". Languages written in
-    plain ASCII cannot be told from English by script.
+    One Han character weighs as much as one Latin word; where both occur, the grammatical words
+    (the, of, … or 的, 是, …) decide, so that Chinese with English terms is Chinese. Kana, Hangul
+    and other scripts, Latin text with many accented letters, and text without letters are
+    "other". Languages written in plain ASCII cannot be told from English by script.
     """
     counts = count_scripts(text)
     foreign = counts.kana + counts.other
     if foreign > 0.2 * (counts.han + counts.latin_words + foreign):
         return "other"
-    if counts.han >= counts.latin_words:
+    if counts.han and counts.latin_words:
+        return _mixed(text, counts)
+    if not counts.latin_words:
         return "zh" if counts.han else "other"
     many_accents = counts.accented_letters > max(1.0, ACCENTED_SHARE * counts.latin_letters)
     return "other" if many_accents else "en"
+
+
+def _mixed(text: str, counts: ScriptCounts) -> Language:
+    """Decide between English and Chinese where both scripts occur."""
+    english = sum(unit.lower() in _GRAMMAR_EN for unit in words(text))
+    chinese = sum(character in _GRAMMAR_ZH for character in text)
+    if english != chinese:
+        return "zh" if chinese > english else "en"
+    return "zh" if counts.han >= counts.latin_words else "en"
 
 
 def same_language(first: str, second: str) -> bool:

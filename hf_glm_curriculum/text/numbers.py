@@ -9,6 +9,7 @@ from hf_glm_curriculum.text.words import sentences, words
 
 ANSWER_MARKERS = (
     "####",
+    "\na: ",
     "\\boxed{",
     "answer is",
     "answer:",
@@ -141,18 +142,20 @@ def answer_number(text: str, ignore: Iterable[float] = ()) -> FoundNumber | None
 
     In this order: the number after an explicit marker ("the answer is", "####", 答案是), the
     number after the last equals sign, the last number. Numbers in `ignore` (those the question
-    stated) do not count. A text without digits may spell the number out.
+    stated) do not count, except right after an equals sign. A text without digits may spell the
+    number out.
     """
     ignored = set(ignore)
     text = text.translate(_FULL_WIDTH)
     tail = _after_last(text, ANSWER_MARKERS)
     if tail is not None:
         first = sentences(tail)[0] if sentences(tail) else tail
-        chosen = _candidates(_after_last(first, _EQUALS) or first, ignored)
+        result = _after_last(first, _EQUALS)
+        chosen = find_numbers(result) if result is not None else _candidates(first, ignored)
         if chosen:
             return chosen[0]
-    tail = _after_last(text, _EQUALS)
-    chosen = _candidates(tail, ignored) if tail is not None else []
+    result = _after_last(text, _EQUALS)
+    chosen = find_numbers(result) if result is not None else []
     if chosen:
         return chosen[0]
     chosen = _candidates(text, ignored)

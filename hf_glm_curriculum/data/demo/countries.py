@@ -132,7 +132,7 @@ Mali|马里|Bamako|巴马科|Af|-|-|m
 Senegal|塞内加尔|Dakar|达喀尔|Af|-|-|m
 Gambia|冈比亚|Banjul|班珠尔|Af|dalasi|达拉西|h
 Guinea|几内亚|Conakry|科纳克里|Af|-|-|h
-Sierra Leone|塞拉利昂|Freetown|弗里敦|Af|leone|利昂|h
+Sierra Leone|塞拉利昂|Freetown|弗里敦|Af|-|-|h
 Liberia|利比里亚|Monrovia|蒙罗维亚|Af|-|-|h
 Mauritania|毛里塔尼亚|Nouakchott|努瓦克肖特|Af|ouguiya|乌吉亚|h
 Cape Verde|佛得角|Praia|普拉亚|Af|-|-|h
@@ -140,7 +140,7 @@ Madagascar|马达加斯加|Antananarivo|塔那那利佛|Af|ariary|阿里亚里|h
 Mauritius|毛里求斯|Port Louis|路易港|Af|Mauritian rupee|毛里求斯卢比|h
 Seychelles|塞舌尔|Victoria|维多利亚|Af|Seychellois rupee|塞舌尔卢比|h
 Lesotho|莱索托|Maseru|马塞卢|Af|-|-|h
-South Africa|南非|-|-|Af|rand|兰特|m
+South Africa|南非|-|-|-|rand|兰特|m
 United States|美国|Washington, D.C.|华盛顿|NA|US dollar|美元|e
 Canada|加拿大|Ottawa|渥太华|NA|Canadian dollar|加元|e
 Mexico|墨西哥|Mexico City|墨西哥城|NA|Mexican peso|墨西哥比索|e

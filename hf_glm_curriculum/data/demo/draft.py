@@ -180,13 +180,24 @@ def numbers_of(text: str) -> list[float]:
     return list(dict.fromkeys(values))
 
 
-def compose(task: Task, language: str, level: str, rng: Random) -> Draft:
-    """Draw one example of a task and word it in a language that the task has."""
+def compose(task: Task, language: str, level: str, rng: Random, style: str | None = None) -> Draft:
+    """Draw one example of a task and word it in a language that the task has.
+
+    Args:
+        task: what to draw.
+        language: "en" or "zh".
+        level: "easy", "medium" or "hard".
+        rng: source of randomness.
+        style: "plain", "brief" or "worked"; drawn if not given.
+
+    Raises:
+        ValueError: if the task has no wording in the language.
+    """
     draw = task.draw(rng, level)
     known = task.wording_in(language)
     if known is None:
         raise ValueError(f"task {task.name} has no {language} wording")
-    style = _pick_style(known, task.brief, rng)
+    style = style or _pick_style(known, task.brief, rng)
     suffix = _pick_suffix(style, language, rng)
     prompt = _join(fill(rng.choice(known.prompts), draw.fields, language), suffix, language)
     if rng.random() < 0.15:

@@ -72,13 +72,12 @@ the discovery of X-rays|X射线的发现|Wilhelm Röntgen|伦琴|medium
 the smallpox vaccine|天花疫苗|Edward Jenner|詹纳|medium
 the invention of dynamite|炸药的发明|Alfred Nobel|诺贝尔|easy
 the World Wide Web|万维网|Tim Berners-Lee|蒂姆·伯纳斯-李|medium
-the first electric battery, the voltaic pile|最早的电池“伏打电堆”|Alessandro Volta|伏打|medium
+the first electric battery|最早的化学电池|Alessandro Volta|伏打|medium
 the Linux kernel|Linux内核|Linus Torvalds|林纳斯·托瓦兹|medium
 the programming language Python|编程语言Python|Guido van Rossum|吉多·范罗苏姆|medium
 the laws of planetary motion|行星运动定律|Johannes Kepler|开普勒|medium
 the printing press of Mainz|美因茨的印刷机|Johannes Gutenberg|古腾堡|medium
 movable clay type in Song China|宋代的泥活字印刷术|Bi Sheng|毕昇|hard
-the diesel engine|柴油机|Rudolf Diesel|鲁道夫·狄塞尔|easy
 """
 _ANIMALS = """
 mammal|哺乳动物

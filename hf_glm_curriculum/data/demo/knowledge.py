@@ -21,7 +21,10 @@ from hf_glm_curriculum.data.demo.facts import (
     quantities,
     young,
 )
-from hf_glm_curriculum.data.demo.lexicon import article, opposites
+from hf_glm_curriculum.data.demo.lexicon import article, clear_opposites
+
+_FULL_NAMES = """Lao She|Lu Xun|Bi Sheng|Cao Xueqin|Shi Nai'an|Wu Cheng'en|Luo Guanzhong
+Charlotte Brontë|Emily Brontë""".replace("\n", "|").split("|")
 
 
 def _symbol(rng: Random, level: str) -> Draw:
@@ -77,9 +80,9 @@ def _closer_planet(rng: Random, level: str) -> Draw:
 def _creator(rng: Random, level: str) -> Draw:
     what, who, known = rng.choice([entry for entry in creators() if entry[2] == level])
     others = [entry[1] for entry in creators() if not overlaps(entry[1], who)]
-    # The family name is enough.
-    family = (who[0].split()[-1], who[1].split("·")[-1])
-    family = who if who[0] in ("Lao She", "Lu Xun", "Bi Sheng", "Cao Xueqin") else family
+    # The family name is enough, where it comes last and belongs to one person.
+    is_clear = who[0] not in _FULL_NAMES
+    family = (who[0].split()[-1], who[1].split("·")[-1]) if is_clear else who
     return Draw({"what": what}, who, rng.choice(others), phrase_check(family), known)
 
 
@@ -127,9 +130,9 @@ def _young(rng: Random, level: str) -> Draw:
 
 
 def _opposite(rng: Random, level: str) -> Draw:
-    pair, other = rng.sample(opposites(), 2)
-    word, answer = rng.sample(pair, 2)
-    wrong = other[0] if not overlaps(other[0], answer) else other[1]
+    word, answer = rng.choice(clear_opposites())
+    others = [w for w, _ in clear_opposites() if w != word and not overlaps(w, answer)]
+    wrong = rng.choice(others)
     check = phrase_check(answer)
     return Draw({"word": word}, answer, wrong, check, "easy")
 

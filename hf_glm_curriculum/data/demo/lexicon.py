@@ -117,6 +117,10 @@ win|赢|lose|输
 """
 
 
+# "short" is the opposite of "tall" and of "long".
+_AMBIGUOUS = {"short", "long", "tall", "old", "hard", "light", "right", "thin", "dark", "low"}
+
+
 def read_groups(table: str) -> dict[Pair, tuple[Pair, ...]]:
     """Read a table of groups: a name row, then indented rows of "english 中文" entries."""
     found: dict[Pair, tuple[Pair, ...]] = {}
@@ -150,6 +154,13 @@ def opposites() -> tuple[tuple[Pair, Pair], ...]:
     """Return pairs of opposites."""
     rows = (row.split("|") for row in _OPPOSITES.strip().splitlines())
     return tuple(((a, a_zh), (b, b_zh)) for a, a_zh, b, b_zh in rows)
+
+
+@cache
+def clear_opposites() -> tuple[tuple[Pair, Pair], ...]:
+    """Return (word, opposite) in both directions, without words that have two opposites."""
+    both = [pair for first, second in opposites() for pair in ((first, second), (second, first))]
+    return tuple(pair for pair in both if pair[0][0] not in _AMBIGUOUS)
 
 
 def plural_of(group: str) -> str:

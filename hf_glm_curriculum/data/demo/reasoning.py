@@ -14,7 +14,7 @@ from hf_glm_curriculum.data.demo.draft import (
     phrase_check,
 )
 from hf_glm_curriculum.data.demo.facts import young
-from hf_glm_curriculum.data.demo.lexicon import article, groups, opposites, plural_of
+from hf_glm_curriculum.data.demo.lexicon import article, clear_opposites, groups, plural_of
 from hf_glm_curriculum.data.demo.word_problems import NAMES
 
 YES, NO = ("Yes", "是的"), ("No", "不是")
@@ -342,7 +342,7 @@ def _expression(rng: Random, depth: int) -> tuple[str, bool]:
 
 def analogy(rng: Random, level: str) -> Draw:
     """Complete "a is to b as c is to ?" from opposites or animals and their young."""
-    table = opposites() if rng.random() < 0.6 else young()
+    table = clear_opposites() if rng.random() < 0.6 else young()
     (a, b), (c, d) = rng.sample(table, 2)
     wrong = rng.choice([y for _, y in table if not overlaps(y, d)])
     return Draw({"a": a, "b": b, "c": c}, d, wrong, phrase_check(d), level)

@@ -2,7 +2,16 @@
 
 from random import Random
 
-from hf_glm_curriculum.data.demo.draft import Draw, Pair, Phrase, Task, phrase_check, say, wording
+from hf_glm_curriculum.data.demo.draft import (
+    Draw,
+    Pair,
+    Phrase,
+    Task,
+    overlaps,
+    phrase_check,
+    say,
+    wording,
+)
 from hf_glm_curriculum.data.demo.lexicon import groups, things
 from hf_glm_curriculum.data.demo.sentences import ACTIONS, PLACES, TIMES
 
@@ -79,7 +88,8 @@ def _into_english(rng: Random, level: str) -> Draw:
 
 def _word(rng: Random, level: str) -> Draw:
     members = rng.choice(list(groups().values()))
-    (english, chinese), (_, wrong) = rng.sample(members, 2)
+    english, chinese = rng.choice(members)
+    wrong = rng.choice([word for _, word in members if not overlaps(word, chinese)])
     fields: dict[str, Phrase] = {"w": english}
     return Draw(fields, chinese, wrong, phrase_check(chinese), "easy")
 

@@ -18,7 +18,7 @@ child children|mouse mice|foot feet|tooth teeth|goose geese|man men
 woman women|ox oxen|leaf leaves|wolf wolves|knife knives|shelf shelves
 loaf loaves|half halves|city cities|baby babies|story stories|party parties
 box boxes|bus buses|glass glasses|dish dishes|church churches|hero heroes
-potato potatoes|sheep sheep|person people|cactus cacti|wife wives|library libraries
+potato potatoes|person people|cactus cacti|wife wives|library libraries
 country countries|watch watches|fox foxes|lady ladies|berry berries|class classes
 brush brushes|tomato tomatoes|calf calves|thief thieves|day days|key keys
 toy toys|photo photos
