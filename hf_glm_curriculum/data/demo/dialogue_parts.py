@@ -77,6 +77,11 @@ user:
     en Thanks for the quick help.
     zh 太好了，谢谢！
     zh 谢谢，处理得很快。
+agent:
+    en You are welcome. Goodbye!
+    en Gladly. Have a nice day.
+    zh 不客气，再见！
+    zh 很高兴为您服务，祝您愉快。
 # delivery
 user:
     en Where is my parcel? It should have come by now.
@@ -141,6 +146,11 @@ user:
     en That works, thanks.
     zh 好的。
     zh 可以，谢谢。
+agent:
+    en You are welcome. Goodbye!
+    en Gladly. Have a nice day.
+    zh 不客气，再见！
+    zh 很高兴为您服务，祝您愉快。
 # hotel
 user:
     en I want to book a room in {city}.
@@ -208,6 +218,11 @@ user:
     en Wonderful.
     zh 非常感谢。
     zh 太好了。
+agent:
+    en You are welcome. Goodbye!
+    en Gladly. Have a nice day.
+    zh 不客气，再见！
+    zh 很高兴为您服务，祝您愉快。
 # repair
 user:
     en My {item} is {fault}. Can you repair it?
@@ -265,6 +280,11 @@ user:
     en Great, see you.
     zh 谢谢。
     zh 好的，再见。
+agent:
+    en You are welcome. Goodbye!
+    en Gladly. Have a nice day.
+    zh 不客气，再见！
+    zh 很高兴为您服务，祝您愉快。
 """
 ITEMS = (
     ("kettle", "水壶"), ("lamp", "台灯"), ("headset", "耳机"), ("backpack", "背包"),
