@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import TrainerCallback
 
 from hf_glm_curriculum.data.collator import IGNORED
 from hf_glm_curriculum.errors import DataError
 from hf_glm_curriculum.progress import progress
+from hf_glm_curriculum.reporting import RunReporter, reporter_for
 
 Collate = Callable[[Sequence[Any]], dict[str, Tensor]]
 
@@ -93,3 +95,43 @@ def sample_losses(model: Any, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]
     rows = used.nonzero()[:, 0]
     sums = torch.zeros(len(labels), device=losses.device).index_add_(0, rows, losses)
     return sums, used.sum(1)
+
+
+class HeldOutLossCallback(TrainerCallback):
+    """Measures the held-out loss after each epoch and reports it as `heldout/loss`.
+
+    The same measure as `held_out_loss` before and after a run, so that the points make one curve.
+
+    Args:
+        dataset: See `held_out_loss`.
+        collate: See `held_out_loss`.
+        batch_size: Rows at once.
+    """
+
+    def __init__(self, dataset: Any, collate: Collate, batch_size: int = 8) -> None:
+        self.dataset, self.collate, self.batch_size = dataset, collate, batch_size
+        self.last: dict[str, float] | None = None
+        self._reporter: RunReporter | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Join the run's reporting."""
+        self._reporter = reporter_for(args.output_dir)
+        self._reporter.begin(args, state, control)
+
+    def on_epoch_end(
+        self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
+    ) -> None:
+        """Measure and report; the first process does it for all."""
+        if self._reporter is None or not state.is_world_process_zero:
+            return
+        self.last = held_out_loss(
+            model, self.dataset, self.collate, batch_size=self.batch_size, show_progress=False
+        )
+        metrics = {"heldout/loss": self.last["loss"]}
+        self._reporter.report(metrics, args, state, control, model)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Leave the run's reporting."""
+        if self._reporter is not None:
+            self._reporter.end()
+            self._reporter = None

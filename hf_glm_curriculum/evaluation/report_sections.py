@@ -178,20 +178,19 @@ def curves(run: RunFolder) -> str | None:
 
 
 def _held_out_lines(run: RunFolder, steps: list[float]) -> list[Line]:
-    """Evaluation losses the trainer logged, and the loss before and after the run."""
+    """Evaluation losses the trainer logged, and our own before, during and after the run."""
     evaluated = [m for m in run.metrics if is_number(m.get("eval_loss"))]
     lines = []
     if evaluated:
         xs, ys = [m["step"] for m in evaluated], [m["eval_loss"] for m in evaluated]
         lines.append(Line("held-out loss (trainer)", xs, ys, "var(--observed)", marks=True))
     heldout = run.evaluation.get("heldout") or {}
-    pairs = [
-        (x, (heldout.get(key) or {}).get("loss"))
-        for x, key in ((0, "before"), (max(steps), "after"))
-    ]
-    pairs = [(x, y) for x, y in pairs if is_number(y)]
-    if pairs:
-        xs, ys = [x for x, _ in pairs], [y for _, y in pairs]
+    points = {m["step"]: m["heldout/loss"] for m in run.metrics if is_number(m.get("heldout/loss"))}
+    for step, key in ((0, "before"), (max([*steps, *points]), "after")):
+        points.setdefault(step, (heldout.get(key) or {}).get("loss"))
+    known = sorted((x, y) for x, y in points.items() if is_number(y))
+    if known:
+        xs, ys = [x for x, _ in known], [y for _, y in known]
         lines.append(Line("held-out loss", xs, ys, "var(--mastered)", dashed=True, marks=True))
     return lines
 

@@ -1,0 +1,25 @@
+"""`report RUN`: write a run's report.html anew."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("run", help="output folder of a run, finished or not")
+    parser.add_argument("--out", help="page to write (default: report.html in the run's folder)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the report.
+
+    Raises:
+        StateError: The folder is not a run's, or the page cannot be written.
+    """
+    from hf_glm_curriculum.commands.console import say
+    from hf_glm_curriculum.evaluation.report import write_report
+
+    path = write_report(args.run, args.out)
+    say(f"report: {path}")
+    return 0

