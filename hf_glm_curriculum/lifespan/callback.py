@@ -317,9 +317,10 @@ class SampleLifespanCallback(TrainerCallback):
 
     def _verdicts(self, cases: Any) -> list[str]:
         """Ask the judge, who may want to see what is usual first."""
-        if isinstance(self.judge, SurveyingJudge) and self._texts is not None:
-            self.judge.survey(self._texts.attach(self._life.spread(self.judge.survey_rows)))
-        return list(self.judge(cases))
+        judge = self.judge
+        if isinstance(judge, SurveyingJudge) and judge.survey_rows and self._texts is not None:
+            judge.survey(self._texts.attach(self._life.spread(judge.survey_rows)))
+        return list(judge(cases))
 
     def _open_dump(self, state: TrainerState) -> None:
         if self.debug_dir is None or not state.is_world_process_zero:

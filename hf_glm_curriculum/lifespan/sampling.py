@@ -111,7 +111,7 @@ class VisitPlan:
         Raises:
             IncompatibleError: if the trainer reads another data set, or holds stale copies of it.
         """
-        dataset = getattr(dataloader, "dataset", None)
+        dataset: Any = getattr(dataloader, "dataset", None)
         if getattr(dataset, "plan", None) is not self:
             raise IncompatibleError(
                 "train_dataset: the callback draws visits for a LifespanSampling data set and the "
@@ -305,7 +305,7 @@ def _row_weights(life: SampleLife, rows: int) -> Tensor:
 
 def _sampler(dataloader: Any) -> Any:
     """The sampler below accelerate's and torch's wrappers of a data loader."""
-    sampler = getattr(dataloader, "batch_sampler", None)
+    sampler: Any = getattr(dataloader, "batch_sampler", None)
     while hasattr(sampler, "batch_sampler"):
         sampler = sampler.batch_sampler
     return getattr(sampler, "sampler", None)
