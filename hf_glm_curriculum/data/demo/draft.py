@@ -140,8 +140,10 @@ class Draft:
             check = check[LANGUAGES.index(self.language)]
         if check is None or check["kind"] != "number":
             return check
-        stated = [number for number in numbers_of(self.prompt) if number != check["value"]]
-        return {**check, "ignore": stated} if stated else dict(check)
+        stated = numbers_of(self.prompt)
+        # An answer that repeats a stated number could not be told from the rest: the last counts.
+        is_new = check["value"] not in stated
+        return {**check, "ignore": stated} if stated and is_new else dict(check)
 
     def _answer(self, fields: Mapping[str, Phrase], answer: Phrase, language: str) -> str | None:
         known = self.task.wording_in(language)
