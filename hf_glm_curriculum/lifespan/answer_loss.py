@@ -136,10 +136,11 @@ def _tokenize(
         raise DataError("pairs: needs at least one (prompt, response), got none")
     prompts, responses = zip(*pairs, strict=True)
     texts = datasets.Dataset.from_dict({"prompt": list(prompts), "response": list(responses)})
+    table = tokenize_sft(texts, tokenizer, chat_template=chat_template).to_dict()
     rows = []
-    for row in tokenize_sft(texts, tokenizer, chat_template=chat_template):
-        start = next(i for i, label in enumerate(row["labels"]) if label >= 0)
-        rows.append((row["input_ids"][:start], row["input_ids"][start:]))
+    for ids, labels in zip(table["input_ids"], table["labels"], strict=True):
+        start = next(i for i, label in enumerate(labels) if label >= 0)
+        rows.append((ids[:start], ids[start:]))
     return rows
 
 

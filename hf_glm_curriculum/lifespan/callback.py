@@ -145,6 +145,7 @@ class SampleLifespanCallback(TrainerCallback):
             self._life.weigh,
             is_live=self._is_live,
             wants_embedding="drift" in self.config.signals,
+            exact=self.config.grad_norm == "exact",
         )
 
     def on_epoch_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
@@ -309,18 +310,22 @@ class SampleLifespanCallback(TrainerCallback):
         cases = self._life.cases()
         if len(cases) and self._texts is not None:
             cases = self._texts.attach(cases)
-        states = self._life.judge(cases, lambda c: from_first_rank(lambda: self._verdicts(c)))
+        states = self._life.judge(cases, self._verdicts)
         if len(cases):
             counts = {s.name: int((states == s).sum()) for s in SampleState}
             found = ", ".join(f"{n} {name}" for name, n in counts.items() if n)
             logger.info("%s: judged %d samples: %s", self.name, len(cases), found)
 
     def _verdicts(self, cases: Any) -> list[str]:
-        """Ask the judge, who may want to see what is usual first."""
-        judge = self.judge
-        if isinstance(judge, SurveyingJudge) and judge.survey_rows and self._texts is not None:
-            judge.survey(self._texts.attach(self._life.spread(judge.survey_rows)))
-        return list(judge(cases))
+        """Ask the judge, on one rank for all; it may want to see first what is usual."""
+        judge, texts = self.judge, self._texts
+
+        def ask() -> list[str]:
+            if isinstance(judge, SurveyingJudge) and judge.survey_rows and texts is not None:
+                judge.survey(texts.attach(self._life.spread(judge.survey_rows)))
+            return list(judge(cases))
+
+        return from_first_rank(ask)
 
     def _open_dump(self, state: TrainerState) -> None:
         if self.debug_dir is None or not state.is_world_process_zero:
@@ -372,6 +377,11 @@ def _refuse_host(args: TrainingArguments, config: LifespanConfig) -> None:
         raise IncompatibleError(
             f"label_smoothing_factor: the loss is computed outside the model, got "
             f"{args.label_smoothing_factor}; set it to 0 to track samples."
+        )
+    if getattr(args, "torch_compile", False) and config.grad_norm == "exact":
+        raise IncompatibleError(
+            "torch_compile: grad_norm='exact' reads every layer's gradient in Python; set "
+            "torch_compile=False or use grad_norm='hidden'."
         )
     if args.n_gpu > 1:
         raise IncompatibleError(

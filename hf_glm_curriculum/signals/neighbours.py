@@ -26,8 +26,8 @@ COMMON_SHARE = 0.2
 COMMON_ROWS = 16
 """A token in no more rows than this is never common, however small the data set."""
 _SURVEYED_ROWS = 20_000
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
-_PAIRS_PER_BLOCK = 1 << 18
+_PAIRS_PER_BLOCK = 1 << 16
+_REACH = 2
 _ROWS_PER_BLOCK = 2048
 
 
@@ -73,19 +73,21 @@ def minhash_neighbours(
     index: SampleIndex,
     count: int = 5,
     *,
-    threshold: float = 0.2,
+    threshold: float = 0.05,
     num_perm: int = 64,
+    bands: int = 32,
     seed: int = 1,
     show_progress: bool | None = None,
 ) -> Tensor:
     """The k rows most alike by the Jaccard similarity of their token sets, by MinHash LSH.
 
-    Signatures are datasketch's (``affine32``), bands those its ``MinHashLSH`` would choose for
-    ``threshold``; rows that share a band are compared by sorting one band at a time, each with the
-    k next to it on either side, so that memory stays at ``2 * num_perm`` bytes a row (16 bits of a
-    hash value are kept: Li and König, "b-Bit minwise hashing", WWW 2010) and time stays linear.
-    Tokens in more than a fifth of the rows are left out. Of rows with equal content the first
-    stands for all.
+    Signatures are datasketch's (``affine32``). Rows that share a band are compared by sorting one
+    band at a time, each with the two next to it on either side, so that memory stays at
+    ``2 * num_perm`` bytes a row (16 bits of a hash value are kept: Li and König, "b-Bit minwise
+    hashing", WWW 2010) and time stays linear. A band is one hash value, because rows of real
+    instruction data share few telling tokens (the most alike pairs of a diverse set have a
+    similarity about 0.1). Tokens in more than a fifth of the rows are left out. Of rows with
+    equal content the first stands for all.
 
     Args:
         dataset: tokenised rows; see `content_ids_column`.
@@ -93,28 +95,24 @@ def minhash_neighbours(
         count: k.
         threshold: least estimated similarity of a neighbour.
         num_perm: P.
+        bands: hash values that rows are brought together by, at most P.
         seed: of the permutations.
         show_progress: see `progress`.
 
     Returns:
         int32 [N, k] rows, most alike first, -1 where there are fewer.
     """
-    from datasketch import MinHashLSH
-
     ids = index.row_ids[: len(index)]
     first = (index.lookup(ids.to(index.device)).cpu() == torch.arange(len(ids))).numpy()
-    bands = MinHashLSH(threshold=threshold, num_perm=num_perm)
-    total = len(ids) // ROWS_PER_BATCH + bands.b + 1
+    total = len(ids) // ROWS_PER_BATCH + bands + 1
     with progress(
         total, "Neighbours", show_progress if len(ids) > ROWS_PER_BATCH else False
     ) as bar:
         common = _common_tokens(dataset, len(ids))
         table, filled = _signatures(dataset, common, len(ids), num_perm, seed, bar)
         search = _NeighbourTable(table, count, threshold)
-        for band in range(bands.b):
-            keys = _band_keys(table, band * bands.r, bands.r)
-            following = _band_keys(table, (band + 1) % bands.b * bands.r, bands.r)
-            search.compare(keys, following, first & filled)
+        for band in range(bands):
+            search.compare(table[:, band], table[:, (band + 1) % num_perm], first & filled)
             bar.advance()
     return torch.from_numpy(search.result())
 
@@ -167,22 +165,15 @@ def _token_sets(
         bar.advance()
 
 
-def _band_keys(table: np.ndarray, start: int, width: int) -> np.ndarray:
-    """uint64 [N] hash of columns start..start+width of the signatures."""
-    key = np.zeros(len(table), np.uint64)
-    for column in range(start, start + width):
-        key = (key ^ table[:, column]) * _MULTIPLIER
-        key ^= key >> np.uint64(32)
-    return key
-
-
 class _NeighbourTable:
     """The best k rows found so far for every row."""
 
     def __init__(self, table: np.ndarray, count: int, threshold: float) -> None:
         self.table = table
         self.rows = np.full((len(table), count), -1, np.int32)
-        self.score = np.full((len(table), count), threshold, np.float32)
+        self.score = np.zeros((len(table), count), np.float32)
+        # What a candidate has to exceed; a score of just the threshold is enough.
+        self.bar = np.full(len(table), np.nextafter(np.float32(threshold), np.float32(0)))
 
     def compare(self, keys: np.ndarray, following: np.ndarray, use: np.ndarray) -> None:
         """Offer each row those next to it among the rows of equal key.
@@ -191,8 +182,9 @@ class _NeighbourTable:
         """
         order = np.lexsort((following, keys))
         order = order[use[order]]
-        for gap in range(1, self.rows.shape[1] + 1):
-            same = np.flatnonzero(keys[order[gap:]] == keys[order[:-gap]])
+        ordered = keys[order]
+        for gap in range(1, _REACH + 1):
+            same = np.flatnonzero(ordered[gap:] == ordered[:-gap])
             for start in range(0, len(same), _PAIRS_PER_BLOCK):
                 part = same[start : start + _PAIRS_PER_BLOCK]
                 one, two = order[part], order[part + gap]
@@ -202,19 +194,18 @@ class _NeighbourTable:
 
     def _offer(self, rows: np.ndarray, candidates: np.ndarray, score: np.ndarray) -> None:
         """Put candidates in the place of the worst neighbour; each row occurs once at most."""
-        worst = self.score[rows].argmin(1)
-        better = score > self.score[rows, worst]
-        # A free place holds the threshold, which a neighbour may just reach.
-        better |= (score >= self.score[rows, worst]) & (self.rows[rows, worst] < 0)
-        better &= (self.rows[rows] != candidates[:, None]).all(1)
-        rows, worst = rows[better], worst[better]
-        self.rows[rows, worst] = candidates[better]
-        self.score[rows, worst] = score[better]
+        better = score > self.bar[rows]
+        rows, candidates, score = rows[better], candidates[better], score[better]
+        new = (self.rows[rows] != candidates[:, None]).all(1)
+        rows, candidates, score = rows[new], candidates[new], score[new]
+        place = self.score[rows].argmin(1)
+        self.rows[rows, place], self.score[rows, place] = candidates, score
+        self.bar[rows] = np.maximum(self.bar[rows], self.score[rows].min(1))
 
     def result(self) -> np.ndarray:
         """int32 [N, k], most alike first, -1 behind."""
-        score = np.where(self.rows < 0, -1, self.score)
-        return np.take_along_axis(self.rows, np.argsort(-score, axis=1, kind="stable"), axis=1)
+        order = np.argsort(-self.score, axis=1, kind="stable")
+        return np.take_along_axis(self.rows, order, axis=1)
 
 
 # -- neighbours by embedding -----------------------------------------------------------------------
