@@ -27,8 +27,8 @@ class LifespanConfig:
     weight_cap: float = 2.0
     """Largest weight of a sample in training, before normalisation."""
 
-    grad_norm: Literal["hidden"] = "hidden"
-    """Which per-sample gradient norm: with respect to the last hidden states."""
+    grad_norm: Literal["hidden", "exact"] = "hidden"
+    """Per-sample gradient norm: of the last hidden states, or over all trainable parameters."""
 
     normalize_weights: bool = True
     """Rescale so that the token-weighted mean weight of samples in training is 1."""
@@ -80,7 +80,7 @@ class LifespanConfig:
             ConfigError: naming the field, the rule and the value.
         """
         _one_of("weighting", self.weighting, ("progress", "article", "none"))
-        _one_of("grad_norm", self.grad_norm, ("hidden",))
+        _one_of("grad_norm", self.grad_norm, ("hidden", "exact"))
         _one_of("neighbours", self.neighbours, ("minhash", "embedding", "none"))
         self.signals = tuple(self.signals)
         for name in self.signals:

@@ -7,11 +7,15 @@ size, E embedding size.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from hf_glm_curriculum.data.content_id import SegmentMap, segment_ids, segment_map
+
+if TYPE_CHECKING:
+    from hf_glm_curriculum.signals.ghost_sums import ExactNorms
 
 ONSET_TOKENS = 8
 """Label tokens at the start of an answer that the onset loss averages over."""
@@ -132,6 +136,9 @@ class Microbatch:
     closing_loss: Tensor | None = None
     weight: Tensor | None = None
     grad_norm: Tensor | None = None
+    exact: ExactNorms | None = field(default=None, repr=False)
+    """Norms over all trainable parameters, while a listener asks for them."""
+
     embedding: Tensor | None = None
     coefficient: Tensor | None = field(default=None, repr=False)
     """[S] or scalar: d(backpropagated scalar) / d(one unweighted token loss), weight left out."""
@@ -204,19 +211,25 @@ class Microbatch:
         seen = (scale > 0) & torch.isfinite(norm)
         self.grad_norm = torch.where(seen, norm / scale.clamp(min=1e-38), torch.nan)
 
-    def signals(self) -> SampleSignals | None:
-        """Collect what was seen, or None if the pass never reached a loss."""
+    def signals(self, exact: bool = False) -> SampleSignals | None:
+        """Collect what was seen, or None if the pass never reached a loss.
+
+        Args:
+            exact: give the norms over all trainable parameters instead of the hidden ones.
+        """
         if self.loss is None or self.weight is None:
             return None
+        norm = self.exact.norms(self) if exact and self.exact is not None else self.grad_norm
         missing = torch.full_like(self.loss, torch.nan)
         found = {
             name: missing if getattr(self, name) is None else getattr(self, name)
-            for name in (*TOKEN_MEANS, "grad_norm")
+            for name in TOKEN_MEANS
         }
         return SampleSignals(
             ids=self.ids,
             n_tokens=self.n_tokens,
             loss=self.loss,
+            grad_norm=missing if norm is None else norm,
             weight=self.weight,
             embedding=self.embedding,
             notes=self.notes,

@@ -21,6 +21,7 @@ from hf_glm_curriculum.signals.adapters import (
     LossFunctionAdapter,
     weight_log_probs,
 )
+from hf_glm_curriculum.signals.exact import GhostNorms
 from hf_glm_curriculum.signals.microbatch import Microbatch, SampleSignals, segment_sum, spread
 from hf_glm_curriculum.signals.surprisal import UnigramSurprisal
 
@@ -45,11 +46,13 @@ class Subscription:
         weigher: Weigher | None,
         is_live: Callable[[], bool],
         wants_embedding: bool,
+        exact: bool = False,
     ) -> None:
         """Made by :meth:`SampleProbe.subscribe`."""
         self.weigher = weigher
         self.is_live = is_live
         self.wants_embedding = wants_embedding
+        self.exact = exact
         self._probe = probe
         self._queue: list[Microbatch] = []
 
@@ -60,7 +63,7 @@ class Subscription:
     def drain(self) -> list[SampleSignals]:
         """Return the signals of every micro-batch since the last call, in order."""
         queue, self._queue = self._queue, []
-        found = (batch.signals() for batch in queue)
+        found = (batch.signals(self.exact) for batch in queue)
         return [signals for signals in found if signals is not None]
 
     def close(self) -> None:
@@ -101,6 +104,8 @@ class SampleProbe:
         self._loss_adapter = LossFunctionAdapter(self, self._causal)
         self._current: Microbatch | None = None
         self._live: list[Subscription] = []
+        self._ghosts: GhostNorms | None = None
+        self._hidden: Tensor | None = None
         self._hidden_shape: torch.Size | None = None
         self._projection: Tensor | None = None
         self._said: set[str] = set()
@@ -115,6 +120,7 @@ class SampleProbe:
         *,
         is_live: Callable[[], bool] = lambda: True,
         wants_embedding: bool = False,
+        exact: bool = False,
     ) -> Subscription:
         """Start listening; hooks go on with the first subscription.
 
@@ -122,11 +128,17 @@ class SampleProbe:
             weigher: gives loss weights; several weighers multiply.
             is_live: asked at every training forward; while it says no, the pass is not observed.
             wants_embedding: also compute the projected mean hidden state.
+            exact: gradient norms over all trainable parameters instead of the hidden ones.
 
         Returns:
             A :class:`Subscription` whose ``drain()`` yields :class:`SampleSignals`.
+
+        Raises:
+            IncompatibleError: if ``exact`` does not know a trainable parameter's module.
         """
-        subscription = Subscription(self, weigher, is_live, wants_embedding)
+        subscription = Subscription(self, weigher, is_live, wants_embedding, exact)
+        if exact and self._ghosts is None:
+            self._ghosts = GhostNorms(self.model)
         if not self._subscriptions:
             self._install()
         self._subscriptions.append(subscription)
@@ -136,12 +148,15 @@ class SampleProbe:
         """Remove a listener, and the hooks with the last one."""
         if subscription in self._subscriptions:
             self._subscriptions.remove(subscription)
+        if self._ghosts is not None and not any(s.exact for s in self._subscriptions):
+            self._ghosts.remove()
+            self._ghosts = None
         if not self._subscriptions:
             self._remove()
 
-    def attach(self, weigher: Weigher | None = None) -> AttachedProbe:
+    def attach(self, weigher: Weigher | None = None, *, exact: bool = False) -> AttachedProbe:
         """Listen without a trainer: a context manager whose ``drain()`` yields signals."""
-        return AttachedProbe(self.subscribe(weigher))
+        return AttachedProbe(self.subscribe(weigher, exact=exact))
 
     def detach(self) -> None:
         """Drop every listener and leave the model as it was."""
@@ -173,6 +188,8 @@ class SampleProbe:
         if not (module.training and torch.is_grad_enabled()):
             return
         self._live = [s for s in self._subscriptions if s.is_live()]
+        if self._ghosts is not None:
+            self._ghosts.abandon()
         if not self._live:
             return
         inputs = {**dict(zip(self._signature, args, strict=False)), **kwargs}
@@ -185,6 +202,9 @@ class SampleProbe:
             inputs.get("position_ids"),
             inputs.get("cu_seq_lens_q"),
         )
+        if self._ghosts is not None and any(s.exact for s in self._live):
+            flattened = inputs.get("cu_seq_lens_q") is not None
+            self._ghosts.begin(self._current, inputs["input_ids"], flattened)
 
     def _after_backbone(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         batch = self._current
@@ -192,6 +212,7 @@ class SampleProbe:
             return
         hidden = output[0] if isinstance(output, tuple) else output.last_hidden_state
         self._hidden_shape = hidden.shape
+        self._hidden = None if batch.exact is None else hidden.detach()
         if any(s.wants_embedding for s in self._live):
             batch.embedding = self._embed(hidden.detach(), batch)
         if hidden.requires_grad:
@@ -207,7 +228,9 @@ class SampleProbe:
             return
         if batch.loss is None and getattr(output, "log_probs", None) is not None:
             weight_log_probs(self, output)
-        self._current = None
+        if batch.exact is not None and self._ghosts is not None:
+            self._ghosts.finish(self._hidden, self.shifted_labels())
+        self._current = self._hidden = None
         if batch.loss is None:
             raise IncompatibleError(
                 f"model: {type(self._causal).__name__} returned a loss that went through none of "
