@@ -44,6 +44,8 @@ def check_allreduce(timeout: float = 60.0) -> str | None:
             for process in processes:
                 process.kill()
                 process.wait()
+                if process.stderr is not None:
+                    process.stderr.close()
 
 
 def _wait(processes: list[subprocess.Popen[str]], deadline: float) -> str | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rich import box
@@ -21,6 +22,29 @@ def console() -> Console:
 def say(text: str, style: str | None = None) -> None:
     """Write a line; `text` is taken as it is, never as markup."""
     console().print(Text(text), style=style)
+
+
+@contextmanager
+def library_bars() -> Iterator[None]:
+    """Other libraries' progress bars as they suit a command, for the length of a block.
+
+    Loading and downloading show theirs on a terminal only; those of small table operations never.
+    """
+    import datasets
+    from transformers.utils import logging as transformers_logging
+
+    loading = transformers_logging.is_progress_bar_enabled()
+    tables_off = datasets.are_progress_bars_disabled()
+    if not sys.stderr.isatty():
+        transformers_logging.disable_progress_bar()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if loading:
+            transformers_logging.enable_progress_bar()
+        if not tables_off:
+            datasets.enable_progress_bars()
 
 
 def show_table(

@@ -121,8 +121,6 @@ def _log_shown(debug: bool) -> Iterator[None]:
 
 def _quiet_libraries() -> None:
     """Keep back notices that no user of a command can act on; --debug shows them."""
-    for name in ("HF_DATASETS_DISABLE_PROGRESS_BARS", "HF_HUB_DISABLE_PROGRESS_BARS"):
-        os.environ.setdefault(name, "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     for category in (FutureWarning, DeprecationWarning):

@@ -95,14 +95,19 @@ def run(args: argparse.Namespace) -> int:
 
     settings = config_from_args(QuickstartConfig, args)
     config = training_config(settings)
-    plan = plan_quickstart(config)
+    plan = plan_quickstart(settings)
     if plan.previous is not None and plan.previous.get("status") == "finished":
         say(f"{plan.folder} holds this run already; --overwrite runs it again")
         show_outcome(outcome_of(plan.folder))
         return 0
     records = own_records(config) if settings.data else demo_records(settings, config)
-    title = "Quickstart: what is wrong with these samples?"
-    outcome = run_sft(config, records, plan, "quickstart", args.argv, title)
+    about = {
+        "command": "quickstart",
+        "argv": args.argv,
+        "title": "Quickstart: what is wrong with these samples?",
+        "settings": to_dict(settings),
+    }
+    outcome = run_sft(config, records, plan, about)
     if outcome is not None:
         if not settings.data:
             _write_demo(records, plan.folder)
@@ -135,7 +140,7 @@ def training_config(settings: QuickstartConfig) -> SftCommandConfig:
     )
 
 
-def plan_quickstart(config: SftCommandConfig) -> FolderPlan:
+def plan_quickstart(settings: QuickstartConfig) -> FolderPlan:
     """Go on with the same quickstart, show a finished one, refuse any other run.
 
     Raises:
@@ -144,16 +149,16 @@ def plan_quickstart(config: SftCommandConfig) -> FolderPlan:
     from pathlib import Path
 
     from hf_glm_curriculum.commands.run_state import plan_folder
-    from hf_glm_curriculum.commands.sft_run import FREE_SETTINGS
     from hf_glm_curriculum.evaluation.run_folder import RUN_FILE
 
-    folder = Path(config.output_dir).expanduser()
-    again = (folder / RUN_FILE).exists() and not config.overwrite
-    plan = plan_folder(folder, resume=again, overwrite=config.overwrite)
+    folder = Path(settings.output_dir).expanduser()
+    again = (folder / RUN_FILE).exists() and not settings.overwrite
+    plan = plan_folder(folder, resume=again, overwrite=settings.overwrite)
     if plan.previous is None:
         return plan
-    before, now = plan.previous.get("config") or {}, to_dict(config)
-    changed = [k for k in now if k not in FREE_SETTINGS and before.get(k) != now[k]]
+    before, now = plan.previous.get("settings") or {}, to_dict(settings)
+    free = ("output_dir", "overwrite")
+    changed = [name for name in now if name not in free and before.get(name) != now[name]]
     if plan.previous.get("command") != "quickstart" or changed:
         what = f"with other settings ({', '.join(changed)})" if changed else "of another command"
         raise StateError(

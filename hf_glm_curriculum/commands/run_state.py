@@ -8,7 +8,7 @@ import platform
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ from hf_glm_curriculum.evaluation.run_folder import EVALUATION, REPORT_FILE, RUN
 from hf_glm_curriculum.optional import version_of
 from hf_glm_curriculum.reporting import METRICS_FILE
 from hf_glm_curriculum.signals.checkpoints import state_path
-from hf_glm_curriculum.storage import atomic_write_json, ensure_folder, read_json
+from hf_glm_curriculum.storage import atomic_write_json, ensure_folder, read_json, writing
 
 CALLBACK = "lifespan"
 _DISTRIBUTIONS = ("torch", "transformers", "trl", "accelerate", "datasets", "peft", "numpy")
@@ -145,29 +145,28 @@ class RunRecord:
 
 
 @contextlib.contextmanager
-def run_record(
-    plan: FolderPlan, command: str, argv: Sequence[str], about: Mapping[str, Any]
-) -> Iterator[RunRecord]:
+def run_record(plan: FolderPlan, about: Mapping[str, Any]) -> Iterator[RunRecord]:
     """Open a run's folder; its status says how the block ended, whatever ended it.
 
     Args:
         plan: From `plan_folder`.
-        command: The command's name.
-        argv: Arguments after the program's name.
-        about: Further fields: title, config, model, data, seed.
+        about: What the run is: command, argv, title, config, model, data, seed.
 
     Raises:
         StateError: The folder cannot be written.
     """
+    with _alone(ensure_folder(plan.folder)):
+        yield from _recorded(plan, about)
+
+
+def _recorded(plan: FolderPlan, about: Mapping[str, Any]) -> Iterator[RunRecord]:
+    """Keep `run.json` while the caller's block runs."""
     if plan.clear:
         clear_run(plan.folder)
-    ensure_folder(plan.folder)
     previous = plan.previous or {}
     record = RunRecord(plan.folder)
     record._earlier = float(previous.get("seconds") or 0)
     record.about = {
-        "command": command,
-        "argv": list(argv),
         "status": "running",
         "started": previous.get("started") or now(),
         "resumed": [*previous.get("resumed", []), now()] if plan.previous else [],
@@ -185,6 +184,29 @@ def run_record(
             record.update(status=status, error=" ".join(str(error).split())[:500], finished=now())
         raise
     record.update(status="finished", finished=now())
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock, which the system lets go of when its owner dies.
+
+    Raises:
+        StateError: Another process holds it.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(str(folder / ".lock"))
+    with writing(folder):
+        try:
+            lock.acquire(timeout=0)
+        except Timeout as error:  # a kind of OSError
+            raise StateError(
+                f"output_dir {folder}: another process runs in it; wait for it or choose another"
+            ) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def clear_run(folder: Path) -> None:

@@ -32,7 +32,8 @@ def run(args: argparse.Namespace) -> int:
     plan = plan_folder(config.output_dir, config.resume, config.overwrite)
     records = load_sft_records(config)
     title = f"Fine-tuning {config.model} on {records.name}"
-    outcome = run_sft(config, records, plan, "sft", args.argv, title)
+    about = {"command": "sft", "argv": args.argv, "title": title}
+    outcome = run_sft(config, records, plan, about)
     if outcome is not None:
         show_outcome(outcome)
     return 0

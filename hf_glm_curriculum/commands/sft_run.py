@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hf_glm_curriculum.commands.console import say
+from hf_glm_curriculum.commands.console import library_bars, say
 from hf_glm_curriculum.commands.run_state import (
     CALLBACK,
     FolderPlan,
@@ -65,12 +65,7 @@ class _Run:
 
 
 def run_sft(
-    config: SftCommandConfig,
-    records: SftRecords,
-    plan: FolderPlan,
-    command: str,
-    argv: Sequence[str],
-    title: str,
+    config: SftCommandConfig, records: SftRecords, plan: FolderPlan, about: Mapping[str, Any]
 ) -> SftOutcome | None:
     """Fine-tune, evaluate before and after, and write the report.
 
@@ -80,9 +75,7 @@ def run_sft(
         config: Settings.
         records: The data.
         plan: What is to be done with the output folder.
-        command: The command's name, for `run.json`.
-        argv: The command's arguments, for `run.json`.
-        title: The report's heading.
+        about: Fields for `run.json` and the report's heading: command, argv, title.
 
     Returns:
         The outcome; None on other processes than the first.
@@ -90,6 +83,14 @@ def run_sft(
     Raises:
         HfGlmCurriculumError: Data, model, settings or folder do not allow the run.
     """
+    with library_bars():
+        return _fine_tune(config, records, plan, about)
+
+
+def _fine_tune(
+    config: SftCommandConfig, records: SftRecords, plan: FolderPlan, about: Mapping[str, Any]
+) -> SftOutcome | None:
+    """Do what `run_sft` says."""
     from hf_glm_curriculum.commands.sft_train import (
         foreign_launcher,
         load_for_training,
@@ -110,7 +111,7 @@ def run_sft(
     if not is_main_process():
         _train(run, args, plan)
         return None
-    with run_record(plan, command, argv, _about(run, title)) as record:
+    with run_record(plan, {**about, **_about(run)}) as record:
         dump_config(config, plan.folder / "config.yaml")
         model.to(args.device)
         _evaluate(run, "before", "0")
@@ -123,13 +124,12 @@ def run_sft(
     return outcome
 
 
-def _about(run: _Run, title: str) -> dict[str, Any]:
+def _about(run: _Run) -> dict[str, Any]:
     """The fields of `run.json` that say what the run is."""
     from hf_glm_curriculum.models import model_fingerprint
 
     config, parameters = run.config, list(run.model.parameters())
     return {
-        "title": title,
         "trainer": {"trainer": "transformers.Trainer", "sft_trainer": "trl.SFTTrainer"}[
             config.trainer
         ],

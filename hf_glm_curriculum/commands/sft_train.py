@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_glm_curriculum.commands.sft_config import SftCommandConfig
-from hf_glm_curriculum.errors import ConfigError, ModelError
-from hf_glm_curriculum.models import causal_lm, decoder_layers, load_model
+from hf_glm_curriculum.config_types import nearest
+from hf_glm_curriculum.errors import ConfigError, MissingDependencyError, ModelError
+from hf_glm_curriculum.models import causal_lm, decoder_layers, load_model, load_tokenizer
 from hf_glm_curriculum.optional import require
 
 if TYPE_CHECKING:
@@ -47,11 +48,34 @@ def load_for_training(config: SftCommandConfig) -> tuple[Any, Any]:
 
     if config.lora:
         require("peft", "peft")
-    model, tokenizer = load_model(config.model, config.dtype)
+    if (Path(config.model).expanduser() / "adapter_config.json").is_file():
+        model, tokenizer = _merged(config), load_tokenizer(config.model)
+    else:
+        model, tokenizer = load_model(config.model, config.dtype)
     causal_lm(model)
     decoder_layers(model)
     set_seed(config.seed)
     return (with_lora(model, config) if config.lora else model), tokenizer
+
+
+def _merged(config: SftCommandConfig) -> Any:
+    """An adapter folder as one model: new adapters, or all weights, are trained on top of it.
+
+    Raises:
+        ModelError: The adapters or their base model cannot be loaded.
+        MissingDependencyError: peft is not installed.
+    """
+    peft = require("peft", "peft")
+    try:
+        folder = str(Path(config.model).expanduser())
+        model = peft.AutoPeftModelForCausalLM.from_pretrained(folder, dtype=config.dtype)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ModelError(
+            f"cannot load the adapters in {config.model!r} ({reason}); check that their base model "
+            "is still where adapter_config.json says"
+        ) from error
+    return model.merge_and_unload().requires_grad_(True)
 
 
 def with_lora(model: Any, config: SftCommandConfig) -> Any:
@@ -97,6 +121,7 @@ def training_arguments(config: SftCommandConfig, train_rows: int) -> Any:
         from transformers import TrainingArguments as kind
 
         extra = {}
+    _check_trackers(config.report_to)
     by_steps = config.save_steps is not None
     try:
         return kind(
@@ -132,6 +157,32 @@ def training_arguments(config: SftCommandConfig, train_rows: int) -> Any:
             f"transformers refuses the settings ({reason}); correct them, or install what it asks "
             "for"
         ) from error
+
+
+def _check_trackers(names: Sequence[str]) -> None:
+    """Refuse trackers that are unknown or not installed, before anything is written.
+
+    Raises:
+        ConfigError: Naming the tracker and the known ones.
+        MissingDependencyError: Naming the tracker.
+    """
+    from transformers.integrations.integration_utils import (
+        INTEGRATION_TO_CALLBACK,
+        get_available_reporting_integrations,
+    )
+
+    installed = get_available_reporting_integrations()
+    for name in names:
+        if name in ("none", "all"):
+            continue
+        if name not in INTEGRATION_TO_CALLBACK:
+            raise ConfigError(
+                f"report_to: {name!r} is no tracker; {nearest(name, INTEGRATION_TO_CALLBACK)}"
+            )
+        if name not in installed:
+            raise MissingDependencyError(
+                f"report_to: {name} is not installed; pip install {name}, or leave it out"
+            )
 
 
 def build_trainer(

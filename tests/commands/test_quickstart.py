@@ -1,0 +1,169 @@
+"""`quickstart` on a tiny model: the whole way, again, after a kill, on the user's own data."""
+
+import json
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+
+from hf_glm_curriculum.commands.quickstart import (
+    QuickstartConfig,
+    demo_records,
+    plan_quickstart,
+    training_config,
+)
+from hf_glm_curriculum.commands.sft_data import read_check
+from hf_glm_curriculum.errors import ConfigError, StateError
+from hf_glm_curriculum.evaluation.run_folder import read_json_lines
+from tests.conftest import REPOSITORY
+
+FAST = ("--fast", "--samples", 24)
+
+
+def files(folder):
+    """What two equal runs must agree on, byte for byte."""
+    names = ("lifespan/samples.csv", "evaluation/generations.jsonl", "evaluation/detection.json")
+    return {name: (folder / name).read_text("utf-8") for name in names}
+
+
+@pytest.fixture(scope="module")
+def finished(tiny_folder, tmp_path_factory):
+    """A finished quickstart on the tiny model."""
+    from hf_glm_curriculum.commands.main import main
+
+    folder = tmp_path_factory.mktemp("quickstart") / "run"
+    arguments = ["quickstart", "--model", tiny_folder, "--output-dir", folder, *FAST]
+    assert main([str(argument) for argument in arguments]) == 0
+    return folder
+
+
+def test_the_whole_way(finished):
+    about = json.loads((finished / "run.json").read_text())
+    assert about["command"] == "quickstart" and about["status"] == "finished"
+    samples = pd.read_csv(finished / "lifespan" / "samples.csv")
+    assert len(samples) == 24 and (samples["visits"] == 2).all()
+    detection = json.loads((finished / "evaluation" / "detection.json").read_text())
+    assert detection["n_faulty"] == 5 and detection["auroc"] is not None
+    train = read_json_lines(finished / "demo_data" / "train.jsonl")
+    planted = {str(row): entry["fault"] for row, entry in enumerate(train) if entry["fault"]}
+    assert detection["faults"] == planted
+    answers = json.loads((finished / "evaluation" / "answers.json").read_text())
+    assert answers["before"]["checkable"] == answers["after"]["checkable"] == 8
+    text = (finished / "report.html").read_text("utf-8")
+    for title in (
+        "Planted faults",
+        "Answers before and after",
+        "Most suspicious samples",
+        "Data map",
+    ):
+        assert f"<h2>{title}</h2>" in text
+    assert 'class="absent"' not in text
+
+
+def test_a_finished_run_is_shown_and_not_run_again(finished, cli, tiny_folder):
+    before = (finished / "run.json").read_text()
+    status, shown, errors = cli(
+        "quickstart", "--model", tiny_folder, "--output-dir", finished, *FAST
+    )
+    assert status == 0, errors
+    assert "holds this run already" in shown and "planted faults: 5 in 24 samples" in shown
+    assert "held-out loss" in shown
+    assert (finished / "run.json").read_text() == before
+
+
+@pytest.mark.parametrize("flags", [["--seed", 1], ["--samples", 30], ["--fault-share", 0.1]])
+def test_other_settings_in_the_same_folder_are_refused(finished, refused, tiny_folder, flags):
+    line = refused("quickstart", "--model", tiny_folder, "--output-dir", finished, *FAST, *flags)
+    assert "holds a run with other settings" in line and "--overwrite" in line
+
+
+def test_the_same_seed_gives_the_same_run(finished, cli, tiny_folder, tmp_path):
+    status, _, errors = cli(
+        "quickstart", "--model", tiny_folder, "--output-dir", tmp_path / "run", *FAST
+    )
+    assert status == 0, errors
+    assert files(tmp_path / "run") == files(finished)
+
+
+KILLER = """
+import os, signal, sys
+from hf_glm_curriculum.commands import training_progress
+from hf_glm_curriculum.commands.main import main
+plain = training_progress.TrainingProgress.on_step_end
+def on_step_end(self, args, state, control, **kwargs):
+    plain(self, args, state, control, **kwargs)
+    if state.global_step == int(sys.argv[1]):
+        os.kill(os.getpid(), signal.SIGKILL)
+training_progress.TrainingProgress.on_step_end = on_step_end
+main(sys.argv[2:])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [2, 5])
+def test_a_killed_run_picks_up_and_ends_the_same(finished, cli, tiny_folder, tmp_path, step):
+    folder = tmp_path / "run"
+    arguments = ["quickstart", "--model", tiny_folder, "--output-dir", folder, *FAST]
+    command = [sys.executable, "-c", KILLER, step, *arguments]
+    result = subprocess.run([str(word) for word in command], cwd=REPOSITORY, capture_output=True)
+    assert result.returncode == -9, result.stderr.decode()
+    assert json.loads((folder / "run.json").read_text())["status"] == "running"
+    kept = folder / "evaluation" / "cache" / "before_answers.json"
+    written = kept.stat().st_mtime_ns
+    status, shown, errors = cli(*arguments)
+    assert status == 0, errors
+    assert ("going on from checkpoint-3" in shown) is (step > 3)
+    assert kept.stat().st_mtime_ns == written, "the answers before training are not made twice"
+    assert files(folder) == files(finished)
+
+
+def test_the_users_own_data(cli, tiny_folder, train_file, tmp_path):
+    folder = tmp_path / "run"
+    status, shown, errors = cli(
+        "quickstart", "--model", tiny_folder, "--data", train_file, "--output-dir", folder, "--fast"
+    )
+    assert status == 0, errors
+    assert not (folder / "demo_data").exists()
+    about = json.loads((folder / "run.json").read_text())
+    assert about["data"]["train"] == str(train_file) and about["data"]["heldout_rows"] == 4
+    assert "held-out loss" in shown
+
+
+def test_demo_data_are_checkable_apart_and_planted():
+    settings = QuickstartConfig()
+    records = demo_records(settings, training_config(settings))
+    assert records.heldout is not None
+    assert len(records.train) == settings.rows
+    faults = [fault for fault in records.train["fault"] if fault]
+    assert len(faults) == round(settings.fault_share * settings.rows) and len(set(faults)) == 6
+    assert not set(records.train["prompt"]) & set(records.heldout["prompt"])
+    assert all(read_check(check) for check in records.heldout["answer_check"])
+    assert not any(records.heldout["fault"])
+    again = demo_records(settings, training_config(settings))
+    assert again.train.to_list() == records.train.to_list()
+    other = QuickstartConfig(seed=1)
+    assert demo_records(other, training_config(other)).train["prompt"] != records.train["prompt"]
+
+
+def test_bad_settings_and_folders(tmp_path):
+    with pytest.raises(ConfigError, match="samples: must be at least 8, got 3"):
+        QuickstartConfig(samples=3)
+    with pytest.raises(ConfigError, match="fault_share"):
+        QuickstartConfig(fault_share=0.9)
+    (tmp_path / "run.json").write_text('{"command": "sft", "status": "finished"}')
+    with pytest.raises(StateError, match="pass --overwrite"):
+        plan_quickstart(QuickstartConfig(output_dir=str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, None),
+        ('{"kind": "number", "value": 4}', {"kind": "number", "value": 4}),
+        ({"kind": "exact", "value": "a", "any_of": None}, {"kind": "exact", "value": "a"}),
+        ("null", None),
+    ],
+)
+def test_checks_survive_arrow_and_json(value, expected):
+    assert read_check(value) == expected
