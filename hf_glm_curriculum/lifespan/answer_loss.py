@@ -63,8 +63,8 @@ def conditional_gain(
 
     The ratio of the two is the instruction-following difficulty of Li et al., "From quantity to
     quality: boosting LLM performance with self-guided data selection" (2023), eq. 4; near or
-    above 1 the answer does not follow from the prompt. Without the prompt, the answer follows the
-    tokens that open an assistant's turn, or the BOS (else EOS) token where there are none.
+    above 1 the answer does not follow from the prompt. Without the prompt means with an empty
+    one: the template stays, so that only the prompt's words make the difference.
 
     Args:
         model: a causal language model on any device; its mode is restored.
@@ -145,18 +145,10 @@ def _tokenize(
 
 
 def _opening(tokenizer: Any, chat_template: bool) -> list[int]:
-    """Tokens that stand before an answer that answers nothing."""
-    tokens: list[int] = []
-    if chat_template and tokenizer.chat_template:
-        turn = [{"role": "user", "content": "?"}]
-        render = tokenizer.apply_chat_template
-        before = render(turn, tokenize=False)
-        whole = render(turn, tokenize=False, add_generation_prompt=True)
-        if whole.startswith(before) and len(whole) > len(before):
-            opening = whole[len(before) :]
-            tokens = tokenizer(opening, add_special_tokens=False)["input_ids"]
+    """Tokens that stand before an answer to nothing: the conversation with an empty prompt."""
+    before = _tokenize(tokenizer, [("", "A")], chat_template)[0][0]
     first = tokenizer.bos_token_id
-    return tokens or [tokenizer.eos_token_id if first is None else first]
+    return before or [tokenizer.eos_token_id if first is None else first]
 
 
 def _losses(
