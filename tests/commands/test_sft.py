@@ -1,6 +1,9 @@
 """`sft` on a tiny model: what it leaves, how it goes on, and what it refuses."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pandas as pd
 import pytest
@@ -317,3 +320,33 @@ def test_a_failure_in_mid_run_is_kept_in_run_json(sft, tmp_path, monkeypatch):
     about = read(tmp_path / "run" / "run.json")
     assert about["status"] == "failed" and "No space" in about["error"]
     assert not (tmp_path / "run" / "report.html").exists()
+
+
+@pytest.mark.slow
+def test_two_processes_train_one_run(tiny_folder, train_file, tmp_path):
+    """DDP over gloo: one process evaluates and writes, both train."""
+    arguments = ["sft", "--model", tiny_folder, "--data", train_file, *QUICK, "--batch-size", 4]
+    command = [
+        *(sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", 2),
+        *("--num_machines", 1, "--mixed_precision", "no", "--dynamo_backend", "no"),
+        *("--main_process_port", 0, "-m", "hf_glm_curriculum.commands.main"),
+        *arguments,
+        *("--output-dir", tmp_path / "run"),
+    ]
+    # accelerate's own --cpu starts one process whatever is asked for.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    result = subprocess.run(
+        [str(word) for word in command],
+        cwd=REPOSITORY,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert result.stdout.count("Evaluating before") == 1
+    about = read(tmp_path / "run" / "run.json")
+    assert about["status"] == "finished" and about["global_step"] == 6
+    samples = pd.read_csv(tmp_path / "run" / "lifespan" / "samples.csv")
+    # The sampler fills the last step of an epoch up with samples it has already drawn.
+    assert len(samples) == 19 and samples["visits"].sum() >= 2 * 19
