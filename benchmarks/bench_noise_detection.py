@@ -31,7 +31,7 @@ from hf_glm_curriculum import LifespanConfig, SampleLifespanCallback, content_id
 from hf_glm_curriculum.data.collator import SftCollator
 from hf_glm_curriculum.data.tokenization import tokenize_sft
 from hf_glm_curriculum.evaluation.detection import auroc
-from hf_glm_curriculum.lifespan.weighting import article_weight
+from hf_glm_curriculum.lifespan.weighting import article_weight, deviations, upper_scale
 from hf_glm_curriculum.models import load_model
 from hf_glm_curriculum.signals.microbatch import Microbatch
 from hf_glm_curriculum.signals.probe import SampleProbe
@@ -151,7 +151,7 @@ def ours(frame: Any, callback: SampleLifespanCallback, keys: list[int]) -> dict[
         "first": frame["first_loss"],
         "closing": frame["closing_loss"],
         "grad_norm": frame["grad_norm"],
-        "drift": frame["drift"].fillna(frame["drift"].median()),
+        "drift": frame["drift"].fillna(frame["drift"].median()).fillna(0.0),
         "progress_weight": -frame["weight_raw"],
         "article_weight": -article.numpy(),
     }
@@ -180,7 +180,7 @@ def others(recorder: TokenRecorder, keys: list[int], frame: Any) -> dict[str, An
 
 def judge_scores(model: Any, tokenizer: Any, rows: list[Row]) -> np.ndarray:
     """Loss of each answer given its prompt over its loss without it, before training."""
-    from hf_glm_curriculum.lifespan.instruction_judge import conditional_gain
+    from hf_glm_curriculum.lifespan.answer_loss import conditional_gain
 
     given, alone = conditional_gain(model, tokenizer, [(r.prompt, r.response) for r in rows])
     return np.asarray(given) / np.asarray(alone)
@@ -190,12 +190,12 @@ def judged(frame: Any, difficulty: np.ndarray) -> np.ndarray:
     """Suspicion with the judge's forward: its reading joins those of how an answer starts."""
 
     def z(values: Any) -> np.ndarray:
-        values = np.asarray(values, float)
-        median = np.median(values)
-        return (values - median) / (np.quantile(values, 0.95) - median)
+        values = torch.tensor(np.asarray(values, float))
+        return deviations(values, upper_scale(values, torch.ones_like(values, dtype=torch.bool)))
 
     start = (z(difficulty) + z(frame["opening_loss"]) + z(frame["first_loss"])) / 3
-    return np.maximum(start, z(frame["closing_loss"]))
+    end = (z(frame["closing_loss"]) + z(frame["loss_mean"])) / 2
+    return np.maximum(start, end)
 
 
 def table(results: list[dict[str, list]]) -> list[dict[str, Any]]:
