@@ -83,7 +83,7 @@ def suspicious_rows(
     rows = []
     for record in ordered.to_dict("records"):
         row = int(record["row"])
-        pair = texts.pair(row)
+        pair = texts.pair(row, int(record["id"]))
         rows.append(
             {
                 "row": row,

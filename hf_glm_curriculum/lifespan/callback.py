@@ -9,13 +9,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from transformers import TrainerCallback
 
 from hf_glm_curriculum.csv_dump import CsvDump
 from hf_glm_curriculum.data.index import SampleIndex
 from hf_glm_curriculum.errors import IncompatibleError, StateError
 from hf_glm_curriculum.lifespan.config import LifespanConfig
+from hf_glm_curriculum.lifespan.hosts import notes_on_host, refuse_host
 from hf_glm_curriculum.lifespan.judges import Judge, SignalJudge, SurveyingJudge
 from hf_glm_curriculum.lifespan.life import SampleLife
 from hf_glm_curriculum.lifespan.output import write_outputs
@@ -126,11 +126,15 @@ class SampleLifespanCallback(TrainerCallback):
             ModelError: if the model has no decoder with a language-model head.
         """
         self.detach()
-        _refuse_host(args, self.config)
+        refuse_host(args, self.config)
+        for note in notes_on_host(args):
+            self._say(note)
         dataset = unsampled(getattr(train_dataloader, "dataset", None))
         self._probe = probe_for(model)
-        self._life = SampleLife(self.config, self._index(dataset), args.device, self.name)
-        self._texts = DatasetTexts(dataset, processing_class)
+        index = self._index(dataset)
+        self._life = SampleLife(self.config, index, args.device, self.name)
+        # Without an index, ledger rows are in order of sight and name no row of the data set.
+        self._texts = DatasetTexts(None if index is None else dataset, processing_class)
         _refuse_textless(self.judge, self._texts)
         if self.sampling is not None:
             self.sampling.begin(args, train_dataloader, indexed=len(self.ledger) > 0)
@@ -356,43 +360,7 @@ def _refuse_textless(judge: Judge, texts: DatasetTexts) -> None:
     if getattr(judge, "needs_text", False) and not texts.readable():
         raise IncompatibleError(
             f"judge: {type(judge).__name__} reads prompts and responses, and the trainer's data "
-            "set shows neither text columns nor unpacked tokens with a tokenizer to decode them; "
+            "set shows neither text columns nor tokens with a tokenizer to decode them; "
             "pass processing_class=tokenizer to the trainer, keep the text columns "
             "(remove_unused_columns=False), or use SignalJudge."
         )
-
-
-def _refuse_host(args: TrainingArguments, config: LifespanConfig) -> None:
-    """Name what is known not to work before the first step.
-
-    Raises:
-        IncompatibleError: naming the setting and the way out.
-    """
-    if getattr(args, "use_liger_kernel", False):
-        raise IncompatibleError(
-            "use_liger_kernel: Liger's fused loss shows no per-token losses; set "
-            "use_liger_kernel=False to track samples."
-        )
-    if getattr(args, "label_smoothing_factor", 0):
-        raise IncompatibleError(
-            f"label_smoothing_factor: the loss is computed outside the model, got "
-            f"{args.label_smoothing_factor}; set it to 0 to track samples."
-        )
-    if getattr(args, "torch_compile", False) and config.grad_norm == "exact":
-        raise IncompatibleError(
-            "torch_compile: grad_norm='exact' reads every layer's gradient in Python; set "
-            "torch_compile=False or use grad_norm='hidden'."
-        )
-    if args.n_gpu > 1:
-        raise IncompatibleError(
-            f"n_gpu: DataParallel over {args.n_gpu} GPUs replicates the model in threads; start "
-            "with `accelerate launch` or torchrun (DistributedDataParallel), or show one GPU with "
-            "CUDA_VISIBLE_DEVICES."
-        )
-    if getattr(args, "loss_type", None) == "dft" and not config.observe_only:
-        raise IncompatibleError(
-            "loss_type: 'dft' reweights tokens by their own probability, which sample weights "
-            "would distort; use loss_type='nll' or observe_only=True."
-        )
-    if torch.is_grad_enabled() is False:
-        raise IncompatibleError("autograd: gradients are off; train with them on.")

@@ -74,7 +74,7 @@ def observation_pool(samples: pd.DataFrame, texts: DatasetTexts) -> list[dict[st
     pooled = pooled.sort_values("suspicion", ascending=False, na_position="last")
     rows = []
     for record in pooled.to_dict("records"):
-        pair = texts.pair(int(record["row"]))
+        pair = texts.pair(int(record["row"]), int(record["id"]))
         text = None if pair is None else {"prompt": pair[0], "response": pair[1]}
         rows.append(
             {

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hf_glm_curriculum.data.content_id import content_ids
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,11 +28,12 @@ class DatasetTexts:
         """Whether the first row's text can be read, which speaks for the rest."""
         return self.pair(0) is not None
 
-    def pair(self, row: int) -> tuple[str, str] | None:
+    def pair(self, row: int, sample: int | None = None) -> tuple[str, str] | None:
         """(prompt, response) of a row of the data set, or None where it cannot be read.
 
         Args:
             row: row number, negative for samples that the data set does not list.
+            sample: content id, which tells the samples of a packed row apart; the first if None.
         """
         if self._dataset is None or row < 0 or row >= len(self._dataset):
             return None
@@ -38,24 +44,40 @@ class DatasetTexts:
             if isinstance(record.get(prompt), str) and isinstance(record.get(response), str):
                 extra = record.get("input") if prompt == "instruction" else None
                 return f"{record[prompt]}\n\n{extra}" if extra else record[prompt], record[response]
-        return self._decode(record)
+        return self._decode(record, sample)
 
-    def _decode(self, record: dict[str, Any]) -> tuple[str, str] | None:
+    def _decode(self, record: dict[str, Any], sample: int | None) -> tuple[str, str] | None:
         tokens = record.get("input_ids")
-        if tokens is None or self._tokenizer is None or "seq_lengths" in self._names:
+        if tokens is None or self._tokenizer is None:
             return None
         tokens = [int(t) for t in tokens]
         trained = _trained_positions(record, len(tokens))
+        if "seq_lengths" in self._names:
+            part = _packed_part(tokens, record["seq_lengths"], sample)
+            if part is None:
+                return None
+            tokens, trained = tokens[part], trained[part]
         prompt = [t for t, used in zip(tokens, trained, strict=False) if not used]
         answer = [t for t, used in zip(tokens, trained, strict=False) if used]
         decode = self._tokenizer.decode
         return tuple(decode(part, skip_special_tokens=True).strip() for part in (prompt, answer))  # type: ignore[return-value]
 
     def attach(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Add ``prompt`` and ``response`` columns by the ``row`` column; None where unknown."""
-        pairs = [self.pair(int(row)) or (None, None) for row in frame["row"]]
+        """Add ``prompt`` and ``response`` columns by ``row`` and ``id``; None where unknown."""
+        places = zip(frame["row"], frame["id"], strict=True)
+        pairs = [self.pair(int(row), int(sample)) or (None, None) for row, sample in places]
         prompts, responses = zip(*pairs, strict=True) if pairs else ((), ())
         return frame.assign(prompt=list(prompts), response=list(responses))
+
+
+def _packed_part(tokens: list[int], lengths: Any, sample: int | None) -> slice | None:
+    """Where a packed row holds the sample of an id; None if it does not."""
+    ends = torch.tensor([0, *(int(length) for length in lengths)]).cumsum(0)
+    parts = [slice(start, end) for start, end in pairwise(ends.tolist())]
+    if sample is None:
+        return parts[0]
+    ids = content_ids(torch.tensor([tokens]), cu_seq_lens=ends).tolist()
+    return parts[ids.index(sample)] if sample in ids else None
 
 
 def _trained_positions(record: dict[str, Any], length: int) -> list[bool]:
@@ -63,5 +85,7 @@ def _trained_positions(record: dict[str, Any], length: int) -> list[bool]:
     labels = record.get("labels")
     if labels is not None:
         return [int(label) >= 0 for label in labels]
-    mask = record.get("completion_mask") or record.get("assistant_masks")
-    return [bool(m) for m in mask] if mask is not None else [True] * length
+    for name in ("completion_mask", "assistant_masks"):
+        if record.get(name) is not None and len(record[name]):
+            return [bool(used) for used in record[name]]
+    return [True] * length

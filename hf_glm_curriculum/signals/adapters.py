@@ -10,6 +10,7 @@ aligned with the position that predicts, goes to the probe, which answers with w
 from __future__ import annotations
 
 import importlib
+import inspect
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -37,6 +38,7 @@ class LossFunctionAdapter:
         self._model = model
         self._had_own = False
         self._original: Callable[..., Tensor] | None = None
+        self._unknown: set[str] = set()
 
     def attach(self) -> None:
         """Replace the loss function.
@@ -52,9 +54,11 @@ class LossFunctionAdapter:
                 f"{type(self._model).__name__} computes {name}; use a ...ForCausalLM model with "
                 f"its own loss function."
             )
+        known = inspect.signature(self._compute).parameters
+        self._unknown = set(inspect.signature(original).parameters) - set(known)  # type: ignore[arg-type]
         self._original = original
         self._had_own = "_loss_function" in vars(self._model)
-        self._model.loss_function = self._compute  # type: ignore[assignment]
+        self._model.loss_function = torch.compiler.disable(self._compute)  # type: ignore[assignment]
 
     def detach(self) -> None:
         """Put the model's own loss function back."""
@@ -78,10 +82,11 @@ class LossFunctionAdapter:
     ) -> Tensor:
         original = self._original
         probe = self._probe
-        # PEFT hands on every forward argument, most of them None, which ask for nothing.
-        kwargs = {name: value for name, value in kwargs.items() if value is not None}
-        if not probe.in_flight or shift_labels is not None or original is None or kwargs:
-            probe.refuse_unknown_loss(kwargs, shift_labels)
+        # What ForCausalLMLoss does not name, it ignores: lengths of packed samples, and whatever
+        # else a model hands on of its forward's arguments.
+        asked = {n: v for n, v in kwargs.items() if n in self._unknown and v is not None}
+        if not probe.in_flight or shift_labels is not None or original is None or asked:
+            probe.refuse_unknown_loss(asked, shift_labels)
             if original is None:
                 raise IncompatibleError("model: its loss function was detached in mid-forward.")
             return original(
@@ -121,14 +126,19 @@ class ChunkedAdapter:
             return
         if cls._original is None:
             cls._original = getattr(module, _CHUNKED)
-            setattr(module, _CHUNKED, cls._compute)
+            setattr(module, _CHUNKED, torch.compiler.disable(cls._compute))
         cls._probes.add(probe)
 
     @classmethod
     def detach(cls, probe: SampleProbe) -> None:
         """Stop serving ``probe``; TRL's own function returns with the last one."""
         cls._probes.discard(probe)
-        if cls._original is not None and not cls._probes:
+        if not cls._probes:
+            cls._restore()
+
+    @classmethod
+    def _restore(cls) -> None:
+        if cls._original is not None:
             setattr(importlib.import_module(_SFT_MODULE), _CHUNKED, cls._original)
             cls._original = None
 
@@ -149,6 +159,8 @@ class ChunkedAdapter:
         original = cls._original
         if original is None:
             raise IncompatibleError("trl: the chunked loss was detached in mid-forward.")
+        if not cls._probes:
+            cls._restore()  # the last probe went without detaching: its run died
         if probe is None or shift_labels is not None:
             return original(
                 hidden_states,

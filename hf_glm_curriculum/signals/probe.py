@@ -23,6 +23,7 @@ from hf_glm_curriculum.signals.adapters import (
 )
 from hf_glm_curriculum.signals.exact import GhostNorms
 from hf_glm_curriculum.signals.microbatch import Microbatch, SampleSignals, segment_sum, spread
+from hf_glm_curriculum.signals.packing import check_samples_are_apart
 from hf_glm_curriculum.signals.surprisal import UnigramSurprisal
 
 EMBEDDING_SIZE = 64
@@ -109,6 +110,7 @@ class SampleProbe:
         self._hidden_shape: torch.Size | None = None
         self._projection: Tensor | None = None
         self._said: set[str] = set()
+        self._knows_packing = False
         vocab = self._causal.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
         self.surprisal = UnigramSurprisal(vocab, next(model.parameters()).device)
 
@@ -166,10 +168,15 @@ class SampleProbe:
     def _install(self) -> None:
         self._loss_adapter.attach()
         ChunkedAdapter.attach(self)
+        # A compiled model calls its hooks from traced code, which must not look into ours.
+        before, after, below = (
+            torch.compiler.disable(hook)
+            for hook in (self._before_forward, self._after_forward, self._after_backbone)
+        )
         self._handles = [
-            self.model.register_forward_pre_hook(self._before_forward, with_kwargs=True),
-            self.model.register_forward_hook(self._after_forward, with_kwargs=True),
-            self._backbone.register_forward_hook(self._after_backbone),
+            self.model.register_forward_pre_hook(before, with_kwargs=True),
+            self.model.register_forward_hook(after, with_kwargs=True),
+            self._backbone.register_forward_hook(below),
         ]
 
     def _remove(self) -> None:
@@ -193,8 +200,9 @@ class SampleProbe:
         if not self._live:
             return
         inputs = {**dict(zip(self._signature, args, strict=False)), **kwargs}
-        if inputs.get("input_ids") is None or inputs.get("labels") is None:
-            raise IncompatibleError(_NO_LABELS)
+        for name in ("input_ids", "labels"):
+            if inputs.get(name) is None:
+                raise IncompatibleError(_NOT_SHOWN.format(name=name))
         self._current = Microbatch.from_inputs(
             inputs["input_ids"],
             inputs["labels"],
@@ -202,6 +210,9 @@ class SampleProbe:
             inputs.get("position_ids"),
             inputs.get("cu_seq_lens_q"),
         )
+        if self._current.count > inputs["input_ids"].shape[0] and not self._knows_packing:
+            check_samples_are_apart(self._causal, inputs)
+            self._knows_packing = True
         if self._ghosts is not None and any(s.exact for s in self._live):
             flattened = inputs.get("cu_seq_lens_q") is not None
             self._ghosts.begin(self._current, inputs["input_ids"], flattened)
@@ -363,16 +374,18 @@ def probe_for(model: nn.Module) -> SampleProbe:
     probe is found through its own hook: a model without listeners carries no trace of it.
     """
     for hook in model._forward_pre_hooks.values():
-        owner = getattr(hook, "__self__", None)
+        owner = getattr(inspect.unwrap(hook), "__self__", None)
         if isinstance(owner, SampleProbe):
             return owner
     return SampleProbe(model)
 
 
-_NO_LABELS = (
-    "trainer: per-sample losses need a model called with input_ids and labels, and this host keeps "
-    "one of them back (label_smoothing_factor, compute_loss_func, inputs_embeds or a preference "
-    "trainer do); switch it off, or use the callback with Trainer or SFTTrainer's own loss."
+_NOT_SHOWN = (
+    "trainer: per-sample losses need a model called with input_ids and labels, and this host shows "
+    "it no {name}. Either the batches have none (add a labels column, or a collator that makes "
+    "one), or the loss is computed elsewhere (label_smoothing_factor, compute_loss_func, "
+    "inputs_embeds, a preference trainer): switch that off, or use Trainer or SFTTrainer with "
+    "their own loss."
 )
 
 

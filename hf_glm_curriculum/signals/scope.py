@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator
 from types import FrameType
@@ -35,7 +36,7 @@ class RunScope:
             return False
         if any(frame is self._frame for frame in _callers(sys._getframe(1))):
             return True
-        if self._frame.f_back is None:
+        if not _may_go_on(self._frame):
             self._frame = None  # finished: let go of the run's locals
         return False
 
@@ -49,6 +50,20 @@ def _callers(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
+
+
+def _may_go_on(frame: FrameType) -> bool:
+    """Whether a function may still do something: it runs on some thread, or is suspended.
+
+    A finished frame keeps its ``f_back`` for tracebacks, so that tells nothing.
+    """
+    if frame.f_code.co_flags & _SUSPENDABLE:
+        return True
+    threads = sys._current_frames().values()
+    return any(caller is frame for innermost in threads for caller in _callers(innermost))
+
+
+_SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 def _fires_events(frame: FrameType) -> bool:
