@@ -14,6 +14,9 @@ class RunScope:
     A trainer that dies of an exception tells its callbacks nothing. Its frame is gone all the
     same, so hooks that ask :meth:`active` fall silent with it, and a later forward pass of the
     same model is not taken for training.
+
+    What another callback does with the model inside an event is not the run's own doing, so the
+    scope is silent there and the order of callbacks does not matter.
     """
 
     def __init__(self) -> None:
@@ -31,11 +34,14 @@ class RunScope:
             self._frame = next((f for f in callers if not _is_ours(f)), None)
 
     def active(self) -> bool:
-        """Return whether the bound function is still running on this thread."""
+        """Whether the bound function runs on this thread, and not just to fire an event."""
         if self._frame is None:
             return False
-        if any(frame is self._frame for frame in _callers(sys._getframe(1))):
-            return True
+        for frame in _callers(sys._getframe(1)):
+            if frame is self._frame:
+                return True
+            if _fires_events(frame):
+                return False
         if not _may_go_on(self._frame):
             self._frame = None  # finished: let go of the run's locals
         return False

@@ -10,15 +10,15 @@ import pandas as pd
 import pytest
 import torch
 from datasets import Dataset
-from tests.conftest import build_model, build_tokenizer
-from tests.lifespan.runs import Recorder, arguments, one_at_a_time, random_rows
-from tests.lifespan.test_exactness import NEUTRAL
 from transformers import DataCollatorWithFlattening, Trainer
 from trl import SFTConfig, SFTTrainer
 
 from hf_glm_curriculum import LifespanConfig, SampleLifespanCallback
 from hf_glm_curriculum.data.content_id import content_ids
 from hf_glm_curriculum.errors import IncompatibleError
+from tests.conftest import build_model, build_tokenizer
+from tests.lifespan.runs import Recorder, arguments, one_at_a_time, random_rows
+from tests.lifespan.test_exactness import NEUTRAL
 
 TEXTS = [
     {"prompt": f"q{i}" * (1 + i % 3), "completion": f" answer {i}" + " word" * (i % 4)}
