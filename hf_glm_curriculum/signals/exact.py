@@ -38,6 +38,7 @@ class GhostNorms:
         """Put a hook on every watched module."""
         _refuse_compiled(model)
         self._causal = causal_lm(model)
+        _refuse_balancing(self._causal.config)
         self._watched = _watch_all(model)
         self._head = self._find_head()
         self._transform = LogitTransform.of(self._causal.config)
@@ -221,6 +222,15 @@ def _refuse_compiled(model: nn.Module) -> None:
                 "torch_compile: grad_norm='exact' reads every layer's gradient in Python, which "
                 "compiled models do not run; set torch_compile=False or use grad_norm='hidden'."
             )
+
+
+def _refuse_balancing(config: Any) -> None:
+    if getattr(config.get_text_config(), "output_router_logits", False):
+        raise IncompatibleError(
+            "output_router_logits: the load-balancing loss it adds belongs to no sample, so "
+            "grad_norm='exact' could not tell its gradient from theirs; set it to False in the "
+            "model's config or use grad_norm='hidden'."
+        )
 
 
 def _plain(parameter: Any) -> Any:

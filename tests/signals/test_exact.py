@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,7 +17,7 @@ from hf_glm_curriculum.errors import IncompatibleError
 from hf_glm_curriculum.models import causal_lm
 from hf_glm_curriculum.signals.exact import GhostNorms
 from hf_glm_curriculum.signals.probe import SampleProbe
-from tests.conftest import build_model
+from tests.conftest import REPOSITORY, build_model
 from tests.lifespan.runs import Collator, random_rows, train
 
 CONFIG = LifespanConfig(grad_norm="exact", weighting="none", life_threshold=0.0)
@@ -303,6 +307,10 @@ def test_what_is_not_known_is_refused_by_name():
     shared.model.layers[1].mlp.up_proj.weight = shared.model.layers[0].mlp.up_proj.weight
     with pytest.raises(IncompatibleError, match=r"up_proj and .*up_proj share one too"):
         GhostNorms(shared)
+    balanced = build_model("llama")
+    balanced.config.output_router_logits = True
+    with pytest.raises(IncompatibleError, match="output_router_logits"):
+        GhostNorms(balanced)
     compiled = build_model("llama")
     compiled.model.layers[0].compile()
     with pytest.raises(IncompatibleError, match="torch_compile"):
@@ -437,3 +445,44 @@ def test_compiled_runs_are_refused_before_the_first_step(tmp_path):
         SampleLifespanCallback(CONFIG).on_train_begin(
             args, TrainerState(), TrainerControl(), model=build_model()
         )
+
+
+_TWO_PROCESSES = """
+import os, sys
+sys.path.insert(0, {root!r})
+import torch
+torch.set_num_threads(1)
+from tests.conftest import build_model
+from tests.lifespan.runs import random_rows, train
+from tests.signals.test_exact import CONFIG
+from hf_glm_curriculum import SampleLifespanCallback
+callback = SampleLifespanCallback(CONFIG)
+run = train(
+    [callback], sft=True, rows=random_rows(8), output_dir=sys.argv[1], max_steps=1,
+    model=build_model("llama", tie_word_embeddings=True), per_device_train_batch_size=2,
+    gradient_accumulation_steps=2, ddp_backend="gloo",
+)
+assert isinstance(run.trainer.model_wrapped, torch.nn.parallel.DistributedDataParallel)
+callback.ledger.to_pandas().to_pickle(f"{{sys.argv[1]}}/rank{{os.environ['RANK']}}.pkl")
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_see_one_sample_at_a_time(tmp_path):
+    script = tmp_path / "run.py"
+    script.write_text(_TWO_PROCESSES.format(root=str(REPOSITORY)))
+    launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
+    extra = ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    done = subprocess.run(
+        [sys.executable, *launch, *extra, "--main_process_port", "0", str(script), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "ACCELERATE_USE_CPU": "true"},
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    rows = random_rows(8)
+    expected = alone(build_model("llama", tie_word_embeddings=True), rows)
+    for rank in (0, 1):
+        frame = pd.read_pickle(tmp_path / f"rank{rank}.pkl").set_index("row")
+        assert frame["grad_norm"].tolist() == pytest.approx(expected, rel=1e-4)
