@@ -116,14 +116,15 @@ def _decision_pill(view: View) -> str:
 def _texts(row: PoolRow) -> str:
     if row.prompt is None:
         return (
-            '<p class="hgc-soft">The run could not read this sample\'s text (packed data). '
-            "Train unpacked to review it.</p>"
+            '<p class="hgc-soft">The run could not read this sample\'s text: nothing can be '
+            "decided about it.</p>"
         )
     trained = "" if row.prompt.strip() else _alike()
+    origin = _as_seen() if row.decoded else ""
     return (
         f'<h4>Prompt</h4><div class="hgc-text" id="hgc-prompt">{_clipped(row.prompt)}</div>'
         f'{trained}<h4>Answer in the data</h4><div class="hgc-text hgc-answer" id="hgc-answer">'
-        f"{_clipped(row.response or '')}</div>"
+        f"{_clipped(row.response or '')}</div>{origin}"
     )
 
 
@@ -131,6 +132,13 @@ def _alike() -> str:
     return (
         '<p class="hgc-soft">No prompt: if this run trained on prompts and answers alike, the '
         "whole exchange stands below and can be kept or dropped, not fixed.</p>"
+    )
+
+
+def _as_seen() -> str:
+    return (
+        '<p class="hgc-soft">Text as the run saw it: decoded from tokens, perhaps in a template, '
+        "perhaps cut. A fix replaces the whole answer.</p>"
     )
 
 
@@ -148,7 +156,7 @@ def _signals(row: PoolRow, view: View, population: str) -> str:
     for name, share in view.shares.items():
         if name in _NAMES:
             lines.append(_bar(name, row.signals[name] or 0.0, share))
-    visits = row.signals.get("visits")
+    visits = row.signals.get("lifetime") or row.signals.get("visits")
     seen = f" · seen {visits:g} times" if visits else ""
     weight = f" · weight {row.weight:g}" if row.weight is not None else ""
     return (

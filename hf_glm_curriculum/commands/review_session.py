@@ -16,6 +16,8 @@ from hf_glm_curriculum.lifespan.review import Decision, ReviewConflict, ReviewSt
 
 SKIP, BACK, UNDO, STAY = "skip", "back", "undo", "stay"
 ALL, UNDECIDED, DECIDED = "all", "undecided", "decided"
+_SIMILAR = 0.08
+"""Overlap of words from which a prompt is worth showing."""
 _DONE = {KEEP: "Kept", FIX: "Fixed", DROP: "Dropped"}
 
 
@@ -130,7 +132,7 @@ class Neighbours:
         """The nearest other samples, most similar first."""
         if row.prompt is None:
             return []
-        near = self._overlap.nearest(row.prompt, count=4)
+        near = self._overlap.nearest(row.prompt, count=4, least=_SIMILAR)
         found = [(self._texts[place], similarity) for place, similarity in near]
         own = (row.prompt, row.response)
         return [Neighbour(p, r, s, v) for (p, r, v), s in found if (p, r) != own][:3]

@@ -83,9 +83,14 @@ def check_answer(decision: str, response: str | None, row: PoolRow, place: str) 
     """Check a decision about a sample and return it.
 
     Raises:
-        DataError: if the decision is unknown, or a correction is missing, empty, needless or
-            equal to the response it should correct.
+        DataError: if the decision is unknown, the sample's text is, or a correction is missing,
+            empty, needless or equal to the response it should correct.
     """
+    if row.prompt is None or row.response is None:
+        raise DataError(
+            f"{place}: the run could not read the text of row {row.row}, so no decision about it "
+            "can be carried into the data; train on data with text or token columns to review"
+        )
     if decision not in DECISIONS:
         raise DataError(
             f"{place}, field 'decision': must be one of {', '.join(DECISIONS)}, got "
@@ -146,6 +151,11 @@ def _row_of(record: RawRecord, pool: ObservationPool) -> PoolRow:
         index = _whole_number(number, place)
         by_row = pool.by_row.get(index)
         if by_row is None and (by_id is None or by_id.row != index):
+            if any(row.row == index for row in pool.rows):
+                raise DataError(
+                    f"{place}, field 'row': row {index} holds several samples of the pool; name "
+                    "the one meant by its id"
+                )
             raise _unknown(place, "row", index, pool)
     found = by_id or by_row
     if found is None:

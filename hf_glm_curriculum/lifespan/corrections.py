@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 from hf_glm_curriculum.data.record_files import RawRecord
 from hf_glm_curriculum.errors import DataError
 from hf_glm_curriculum.lifespan.answers import DROP, FIX, KEEP, Answer, check_once, read_answers
-from hf_glm_curriculum.lifespan.pool import ObservationPool, id_text, read_pool, save_dataset
+from hf_glm_curriculum.lifespan.decoded import DecodedTexts
+from hf_glm_curriculum.lifespan.pool import (
+    ObservationPool,
+    PoolRow,
+    id_text,
+    read_pool,
+    save_dataset,
+)
 from hf_glm_curriculum.lifespan.record_slots import (
     FIXED,
     KEPT,
@@ -140,62 +147,34 @@ class _Plan:
     def _resolve(self, answers: list[Answer], source: RecordSource) -> None:
         """Find every answer's sample in the data."""
         wanted: dict[bytes, Answer] = {}
-        by_row: dict[int, Answer] = {}
+        decoded = DecodedTexts()
         for answer in answers:
-            _put(wanted, self._own_digest(answer), answer)
-            by_row[self._rows[answer.id].row] = answer
-        found: set[bytes] = set()
+            row = self._rows[answer.id]
+            _put(wanted, _own_digest(row), answer)
+            if row.decoded:
+                decoded.add(row)
         slots = (slot for record in source.records() for slot in slots_of(record))
         for number, slot in enumerate(slots):
             key = digest(slot.texts)
-            answer = wanted.get(key) or self._decoded(by_row.get(number), slot)
-            if answer is not None:
+            if (answer := wanted.get(key)) is not None:
                 _put(self._by_digest, key, answer)
-                found.add(self._own_digest(answer))
+            decoded.compare(number, key, slot)
         for answer in answers:
-            if self._own_digest(answer) not in found:
+            row = self._rows[answer.id]
+            key = _own_digest(row)
+            if key not in self._by_digest:
+                key = decoded.found(row, answer) if row.decoded else None
+            if key is None:
                 raise DataError(
-                    f"{answer.place}: no row of {source} has the text that row "
-                    f"{self._rows[answer.id].row} ({id_text(answer.id)}) had in the run; it was "
-                    "changed or is other data: give the data of the run, or review anew"
+                    f"{answer.place}: no row of {source} has the text that row {row.row} "
+                    f"({id_text(row.id)}) had in the run; it was changed or is other data: give "
+                    "the data of the run, or review anew"
                 )
+            _put(self._by_digest, key, answer)
 
-    def _own_digest(self, answer: Answer) -> bytes:
-        """The digest of the text that an answer is about, as the pool has it."""
-        row = self._rows[answer.id]
-        if row.prompt is None or row.response is None:
-            raise DataError(
-                f"{answer.place}: the run could not read the text of row {row.row} (packed data), "
-                "so it cannot be found in the data; train unpacked to review"
-            )
-        return digest((row.prompt, row.response))
 
-    def _decoded(self, answer: Answer | None, slot: Slot) -> Answer | None:
-        """The answer about a slot's row, if its text is the slot's as decoded from tokens.
-
-        A prompt that is the record's own came from a text column, so its response must match
-        whole; otherwise a template may stand around it and the response may be cut.
-        """
-        if answer is None:
-            return None
-        prompt, response = (text.strip() for text in slot.texts)
-        parts = [part.strip() for part in slot.parts]
-        row = self._rows[answer.id]
-        own_prompt, own_response = (row.prompt or "").strip(), (row.response or "").strip()
-        if prompt == own_prompt:
-            return answer if response == own_response else None
-        if own_prompt:
-            inside = all(part in own_prompt for part in parts)
-            return answer if inside and own_response and response.startswith(own_response) else None
-        if not all(part in own_response for part in (*parts, response)):
-            return None
-        if answer.decision == FIX:
-            raise DataError(
-                f"{answer.place}: the run trained on prompt and response of row {row.row} alike, "
-                "so a correction cannot be told apart; keep or drop the sample, or train on the "
-                "response only"
-            )
-        return answer
+def _own_digest(row: PoolRow) -> bytes:
+    return digest((row.prompt or "", row.response or ""))
 
 
 def _put(table: dict[bytes, Answer], key: bytes, answer: Answer) -> None:

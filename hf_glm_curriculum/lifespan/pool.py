@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,12 +37,13 @@ class PoolRow:
     Attributes:
         row: row of the training data, negative where the data did not list the sample.
         id: 64-bit id of the sample's content.
-        prompt: what was asked; None where the run could not read its text (packed data).
+        prompt: what was asked; None where the run could not read its text.
         response: the answer trained on; None with `prompt`.
         signals: name → value, None where unknown.
         verdict: the judge's: OBSERVED, MASTERED, RESAMPLE or RELABEL.
         suspicion: robust deviations above the median, None where unknown.
         weight: the loss weight at the end of the run, None where unknown.
+        decoded: whether the text was decoded from tokens: in a template, perhaps cut.
     """
 
     row: int
@@ -52,6 +54,7 @@ class PoolRow:
     verdict: str
     suspicion: float | None
     weight: float | None
+    decoded: bool = False
 
     def flat(self) -> dict[str, Any]:
         """The row as one level of columns, signals among them."""
@@ -86,8 +89,9 @@ class ObservationPool:
 
     @cached_property
     def by_row(self) -> dict[int, PoolRow]:
-        """Row of the training data → row of the pool, for the rows that have one."""
-        return {row.row: row for row in self.rows if row.row >= 0}
+        """Row of the training data → row of the pool, for rows that hold one sample of it."""
+        held = Counter(row.row for row in self.rows)
+        return {row.row: row for row in self.rows if row.row >= 0 and held[row.row] == 1}
 
     def to_dataset(self) -> datasets.Dataset:
         """The pool as a data set of flat columns, with empty columns for the annotator."""
@@ -266,6 +270,7 @@ def _pool_row(fields: Mapping[str, Any], place: str) -> PoolRow:
         verdict=fields["verdict"],
         suspicion=_number(fields, "suspicion", place),
         weight=_number(fields, "weight", place),
+        decoded=text is not None and text.get("decoded") is True,
     )
 
 

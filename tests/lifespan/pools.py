@@ -10,9 +10,13 @@ SIGNALS = ("loss", "loss_mean", "onset_loss", "grad_norm", "visits")
 VERDICTS = ("RELABEL", "RESAMPLE", "OBSERVED", "MASTERED")
 
 
-def pool_line(row: int, prompt: str | None, response: str | None, /, **changes: Any) -> dict:
+def pool_line(
+    row: int, prompt: str | None, response: str | None, /, decoded: bool = False, **changes: Any
+) -> dict:
     """One line of a pool; later rows are less suspicious."""
-    text = None if prompt is None else {"prompt": prompt, "response": response}
+    text: dict | None = None if prompt is None else {"prompt": prompt, "response": response}
+    if text is not None and decoded:
+        text["decoded"] = True
     line = {
         "row": row,
         "id": 0x7A00_0000_0000_0000 + row,

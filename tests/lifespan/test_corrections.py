@@ -183,11 +183,54 @@ def template(prompt: str) -> str:
     return f"system\nBe kind.\nuser\n{prompt}\nassistant"
 
 
-def test_text_in_a_template_and_cut_is_found_by_its_row(tmp_path):
-    lines = [pool_line(k, template(p), r[:10]) for k, (p, r) in enumerate(pairs())]
+def test_text_in_a_template_and_cut_is_found(tmp_path):
+    lines = [pool_line(k, template(p), r[:10], decoded=True) for k, (p, r) in enumerate(pairs())]
     answers = write_jsonl(tmp_path / "a.jsonl", ANSWERS)
     rows = correct(write_pool(tmp_path / "r", lines), answers, PLAIN, tmp_path)
     assert [r["meta"]["k"] for r in rows] == [0, 1, 3, 4, 5] and rows[1]["response"] == "Right."
+
+
+def test_decoded_text_is_found_wherever_a_split_or_packing_has_put_it(tmp_path):
+    lines = [
+        pool_line(0, template(p), r[:10], decoded=True, id=k) for k, (p, r) in enumerate(pairs())
+    ]
+    said = [{**answer, "id": answer["row"]} for answer in ANSWERS]
+    for answer in said:
+        del answer["row"]
+    answers = write_jsonl(tmp_path / "a.jsonl", said)
+    run = write_pool(tmp_path / "r", lines)
+    rows = correct(run, answers, list(reversed(PLAIN)), tmp_path)
+    assert [r["meta"]["k"] for r in rows] == [5, 4, 3, 1, 0] and rows[3]["response"] == "Right."
+    by_row = write_jsonl(tmp_path / "b.jsonl", ANSWERS[:1])
+    with pytest.raises(DataError, match=r"line 1, field 'row': row 0 holds several samples"):
+        correct(run, by_row, PLAIN, tmp_path)
+
+
+def test_the_prompt_that_covers_most_of_a_decoded_one_is_meant(tmp_path):
+    line = pool_line(0, template("Is it so? Say why."), "Yes", decoded=True)
+    rows = [{"prompt": p, "response": "Yes"} for p in ("Is it so?", "Is it so? Say why.", "why")]
+    drop = write_jsonl(tmp_path / "a.jsonl", [{"row": 0, "decision": "drop"}])
+    left = correct(write_pool(tmp_path / "r", [line]), drop, rows, tmp_path)
+    assert [row["prompt"] for row in left] == ["Is it so?", "why"]
+
+
+def test_where_a_cut_leaves_two_records_alike_the_row_decides_or_nobody(tmp_path):
+    rows = [{"prompt": "Count.", "response": f"one two {end}"} for end in ("three", "four")]
+    drop = write_jsonl(tmp_path / "a.jsonl", [{"row": 1, "decision": "drop"}])
+    line = pool_line(1, template("Count."), "one two", decoded=True)
+    left = correct(write_pool(tmp_path / "r", [line]), drop, rows, tmp_path)
+    assert [row["response"] for row in left] == ["one two three"]
+    line = pool_line(7, template("Count."), "one two", decoded=True)
+    drop = write_jsonl(tmp_path / "a.jsonl", [{"row": 7, "decision": "drop"}])
+    with pytest.raises(DataError, match=r"line 1: 2 records fit what the run saw of row 7"):
+        correct(write_pool(tmp_path / "s", [line]), drop, rows, tmp_path)
+
+
+def test_a_response_changed_since_it_was_decoded_is_refused(tmp_path):
+    line = pool_line(0, template(pairs()[0][0]), "Answer number 9", decoded=True)
+    answers = write_jsonl(tmp_path / "a.jsonl", ANSWERS[:1])
+    with pytest.raises(DataError, match="line 1: no row of"):
+        correct(write_pool(tmp_path / "r", [line]), answers, PLAIN, tmp_path)
 
 
 def test_a_conversation_in_a_template_is_found_by_its_turns(tmp_path):
@@ -197,7 +240,7 @@ def test_a_conversation_in_a_template_is_found_by_its_turns(tmp_path):
         {"role": "user", "content": "Sum?"},
         {"role": "assistant", "content": "5"},
     ]
-    line = pool_line(0, "<u>Hello<a>Hi.<u>Sum?<a>", "5")
+    line = pool_line(0, "<u>Hello<a>Hi.<u>Sum?<a>", "5", decoded=True)
     answers = write_jsonl(
         tmp_path / "a.jsonl", [{"row": 0, "decision": "fix", "corrected_response": "4"}]
     )
@@ -207,12 +250,52 @@ def test_a_conversation_in_a_template_is_found_by_its_turns(tmp_path):
 
 def test_where_prompt_and_answer_were_trained_alike_a_fix_is_refused(tmp_path):
     run = write_pool(
-        tmp_path / "r", [pool_line(k, "", f"<u>{p}<a>{r}") for k, (p, r) in enumerate(pairs())]
+        tmp_path / "r",
+        [pool_line(k, "", f"<u>{p}<a>{r}", decoded=True) for k, (p, r) in enumerate(pairs())],
     )
     with pytest.raises(DataError, match=r"line 2: .* cannot be told apart"):
         correct(run, write_jsonl(tmp_path / "a.jsonl", ANSWERS), PLAIN, tmp_path)
     drop = write_jsonl(tmp_path / "d.jsonl", [ANSWERS[2]])
     assert len(correct(run, drop, PLAIN, tmp_path)) == 5
+
+
+@pytest.mark.parametrize("host", ["trainer", "trainer with text columns", "sft"])
+def test_the_pool_of_a_real_run_finds_its_way_back(tiny_tokenizer, tmp_path, host):
+    from hf_glm_curriculum import LifespanConfig, SampleLifespanCallback
+    from hf_glm_curriculum.data.tokenization import tokenize_sft
+    from hf_glm_curriculum.lifespan.pool import read_pool
+    from tests.lifespan.runs import Collator, arguments, build_model
+
+    data = write_jsonl(tmp_path / "data.jsonl", PLAIN)
+    dataset = tokenize_sft(load_records(data), tiny_tokenizer, max_length=34)  # cuts the answers
+    folder = tmp_path / "run"
+    everything = LifespanConfig(life_threshold=1e9, warmup_visits=2)  # all go to the pool
+    common = {
+        "model": build_model(),
+        "train_dataset": dataset,
+        "processing_class": tiny_tokenizer,
+        "data_collator": Collator(),
+        "callbacks": [SampleLifespanCallback(everything, judge=lambda c: ["RELABEL"] * len(c))],
+    }
+    if host == "sft":
+        from trl import SFTConfig, SFTTrainer
+
+        settings = {"max_length": None, "dataset_kwargs": {"skip_prepare_dataset": True}}
+        args = arguments(folder, SFTConfig, num_train_epochs=3, max_steps=-1, **settings)
+        trainer = SFTTrainer(args=args, **common)
+    else:
+        from transformers import Trainer
+
+        keep = host != "trainer"
+        args = arguments(folder, num_train_epochs=3, max_steps=-1, remove_unused_columns=not keep)
+        trainer = Trainer(args=args, **common)
+    trainer.train()
+    pool = read_pool(folder)
+    assert {0, 1, 2} <= set(pool.by_row)
+    cut = pool.by_row[0].response != PLAIN[0]["response"]
+    assert cut == pool.by_row[0].decoded == (host != "trainer with text columns")
+    rows = correct(folder, write_jsonl(tmp_path / "a.jsonl", ANSWERS), PLAIN, tmp_path)
+    assert [r["meta"]["k"] for r in rows] == [0, 1, 3, 4, 5] and rows[1]["response"] == "Right."
 
 
 # -- refusals leave nothing behind ---------------------------------------------------------------
@@ -250,7 +333,7 @@ def test_the_data_are_never_written_over(run, answers, tmp_path):
 def test_a_packed_sample_cannot_be_found(tmp_path):
     run = write_pool(tmp_path / "r", [pool_line(0, None, None)])
     answers = write_jsonl(tmp_path / "a.jsonl", ANSWERS[:1])
-    with pytest.raises(DataError, match=r"line 1: .*packed data"):
+    with pytest.raises(DataError, match=r"line 1: .*could not read the text"):
         correct(run, answers, PLAIN, tmp_path)
 
 
