@@ -119,7 +119,7 @@ def _texts(row: PoolRow) -> str:
             '<p class="hgc-soft">The run could not read this sample\'s text: nothing can be '
             "decided about it.</p>"
         )
-    trained = "" if row.prompt.strip() else _alike()
+    trained = _alike() if row.decoded and not row.prompt.strip() else ""
     origin = _as_seen() if row.decoded else ""
     return (
         f'<h4>Prompt</h4><div class="hgc-text" id="hgc-prompt">{_clipped(row.prompt)}</div>'
@@ -130,8 +130,8 @@ def _texts(row: PoolRow) -> str:
 
 def _alike() -> str:
     return (
-        '<p class="hgc-soft">No prompt: if this run trained on prompts and answers alike, the '
-        "whole exchange stands below and can be kept or dropped, not fixed.</p>"
+        '<p class="hgc-soft">The run trained on prompt and answer alike: the whole exchange '
+        "stands below, and can be kept or dropped, not fixed.</p>"
     )
 
 

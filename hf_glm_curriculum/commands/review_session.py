@@ -310,6 +310,8 @@ def _hint(action: str, row: PoolRow, last: Decision | None, edited: str) -> str 
         return "The answer was edited: press Fix to save that, or Reset to go back to the old one."
     if action != FIX:
         return None
+    if row.decoded and not row.prompt.strip():
+        return "The run trained on prompt and answer alike: keep or drop, a fix has no place to go."
     if not edited.strip():
         return "The correction is empty: write the right answer, or press Drop."
     if _same_lines(edited) == _same_lines(row.response or ""):

@@ -153,6 +153,14 @@ def test_samples_without_text_are_shown_and_not_decided(tmp_path):
     assert not session.store.path.exists()
 
 
+def test_an_exchange_that_was_trained_on_whole_cannot_be_fixed(tmp_path):
+    session = tab(write_pool(tmp_path, [pool_line(0, "", "<u>Hi<a>Ho", decoded=True)]))
+    view = session.first()
+    assert "prompt and answer alike" in sample_html(view)
+    assert "a fix has no place" in press(session, "fix", view, edited="Hey").message.text
+    assert press(session, "drop", view).progress.dropped == 1
+
+
 def test_forged_or_stale_tokens_start_from_the_top(folder):
     session = tab(folder)
     for token in ("", "null", "{}", '{"id": "0x99", "version": 0}', '{"id": 1, "version": "x"}'):

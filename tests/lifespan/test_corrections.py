@@ -249,10 +249,9 @@ def test_a_conversation_in_a_template_is_found_by_its_turns(tmp_path):
 
 
 def test_where_prompt_and_answer_were_trained_alike_a_fix_is_refused(tmp_path):
-    run = write_pool(
-        tmp_path / "r",
-        [pool_line(k, "", f"<u>{p}<a>{r}", decoded=True) for k, (p, r) in enumerate(pairs())],
-    )
+    seen = [f"<u>{p}<a>{r}" for p, r in pairs()]
+    lines = [pool_line(k, "", text, decoded=True) for k, text in enumerate(seen)]
+    run = write_pool(tmp_path / "r", lines)
     with pytest.raises(DataError, match=r"line 2: .* cannot be told apart"):
         correct(run, write_jsonl(tmp_path / "a.jsonl", ANSWERS), PLAIN, tmp_path)
     drop = write_jsonl(tmp_path / "d.jsonl", [ANSWERS[2]])
