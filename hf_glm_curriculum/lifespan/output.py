@@ -68,14 +68,15 @@ def observation_pool(samples: pd.DataFrame, texts: DatasetTexts) -> list[dict[st
 
     Returns:
         Rows ``{row, id, text: {prompt, response} | None, signals, verdict, suspicion, weight}``;
-        what is unknown is None.
+        what is unknown is None. Text that was decoded from tokens has ``decoded: true`` with it.
     """
     pooled = samples[samples["state"] != SampleState.TRAINING.name]
     pooled = pooled.sort_values("suspicion", ascending=False, na_position="last")
     rows = []
+    origin = {"decoded": True} if texts.decodes() else {}
     for record in pooled.to_dict("records"):
         pair = texts.pair(int(record["row"]), int(record["id"]))
-        text = None if pair is None else {"prompt": pair[0], "response": pair[1]}
+        text = None if pair is None else {"prompt": pair[0], "response": pair[1], **origin}
         rows.append(
             {
                 "row": int(record["row"]),

@@ -28,6 +28,17 @@ class DatasetTexts:
         """Whether the first row's text can be read, which speaks for the rest."""
         return self.pair(0) is not None
 
+    def decodes(self) -> bool:
+        """Whether text is decoded from tokens: in a template, perhaps cut, not as it was written.
+
+        The first row speaks for the rest.
+        """
+        if self._dataset is None or len(self._dataset) == 0:
+            return False
+        record = self._dataset[0]
+        pairs = ([record.get(name) for name in names] for names in _PAIRS)
+        return not any(all(isinstance(text, str) for text in pair) for pair in pairs)
+
     def pair(self, row: int, sample: int | None = None) -> tuple[str, str] | None:
         """(prompt, response) of a row of the data set, or None where it cannot be read.
 
