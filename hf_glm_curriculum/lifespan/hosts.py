@@ -86,10 +86,10 @@ def _refuse_loss(args: TrainingArguments, config: LifespanConfig) -> None:
             "torch_compile: grad_norm='exact' reads every layer's gradient in Python; set "
             "torch_compile=False or use grad_norm='hidden'."
         )
-    if getattr(args, "loss_type", None) == "dft" and not config.observe_only:
+    if getattr(args, "loss_type", None) == "dft":
         raise IncompatibleError(
-            "loss_type: 'dft' reweights tokens by their own probability, which sample weights "
-            "would distort; use loss_type='nll' or observe_only=True."
+            "loss_type: 'dft' weights tokens by their own probability, so what trains is not the "
+            "samples' mean losses; set loss_type='nll' to track samples."
         )
 
 

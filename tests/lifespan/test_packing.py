@@ -86,7 +86,9 @@ def test_a_segment_has_the_values_it_has_alone(host, implementation, tmp_path):
     trainer.train()
     samples, frame = segments(trainer), callback.ledger.to_pandas()
     assert len(samples) == len(frame) == len(TEXTS)
-    assert ("seq_lengths" in trainer.train_dataset.column_names) == ("pack" in host or "bfd" in host)
+    assert ("seq_lengths" in trainer.train_dataset.column_names) == (
+        "pack" in host or "bfd" in host
+    )
     assert_values_are_own(frame, samples, kind)
     rows = frame.set_index("id")["row"]
     assert [rows[sample_id(s)] for s in samples] == [s["row"] for s in samples]
@@ -94,12 +96,16 @@ def test_a_segment_has_the_values_it_has_alone(host, implementation, tmp_path):
 
 @pytest.mark.parametrize("host", ["bfd", "padding_free"])
 def test_packed_and_neutral_is_the_plain_trainer(host, tmp_path):
-    settings = {**HOSTS[host], "per_device_train_batch_size": 2, "max_steps": 3}
-    plain = sft([], tmp_path / "a", gradient_accumulation_steps=2, **settings)
-    watched = sft(
-        [SampleLifespanCallback(NEUTRAL)], tmp_path / "b", gradient_accumulation_steps=2, **settings
-    )
-    plain.train(), watched.train()
+    settings = {
+        **HOSTS[host],
+        "per_device_train_batch_size": 2,
+        "gradient_accumulation_steps": 2,
+        "max_steps": 3,
+    }
+    plain = sft([], tmp_path / "a", **settings)
+    plain.train()
+    watched = sft([SampleLifespanCallback(NEUTRAL)], tmp_path / "b", **settings)
+    watched.train()
     losses = [[e["loss"] for e in t.state.log_history if "loss" in e] for t in (plain, watched)]
     assert losses[0] == pytest.approx(losses[1], abs=1e-6) and len(losses[0]) == 3
     for ours, theirs in zip(watched.recorder.grads, plain.recorder.grads, strict=True):
