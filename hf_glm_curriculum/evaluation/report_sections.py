@@ -88,11 +88,10 @@ def summary_sentence(run: RunFolder) -> str:
         )
     for callback in run.callbacks:
         counts = callback.samples["state"].value_counts()
-        flagged = int(counts.get("RELABEL", 0))
-        parts.append(
-            f"{len(callback.samples):,} training samples were followed; {flagged:,} look wrong "
-            f"and were taken out (RELABEL), {int(counts.get('MASTERED', 0)):,} are learnt."
-        )
+        fates = {"RELABEL": "look wrong and were taken out", "MASTERED": "are learnt"}
+        said = [f"{counts[state]:,} {words}" for state, words in fates.items() if state in counts]
+        found = " and ".join(said) or "all stayed in training"
+        parts.append(f"{len(callback.samples):,} training samples were followed; {found}.")
     detection = run.evaluation.get("detection") or {}
     if detection.get("n_faulty"):
         flagged = detection["flagged"]

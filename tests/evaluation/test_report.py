@@ -56,7 +56,8 @@ def test_a_whole_run_shows_every_section(run_folder):
     text = path.read_text("utf-8")
     assert shown(text) == set(SECTIONS)
     assert "2.90" in text and "1.10" in text
-    assert "9 of the 24 planted faults" in text
+    found = json.loads((run_folder / "evaluation" / "detection.json").read_text())
+    assert f"{found['flagged']['hits']} of the {found['n_faulty']} planted faults" in text
     assert not list(run_folder.glob(".*tmp"))
 
 
