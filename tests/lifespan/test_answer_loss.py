@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.conftest import build_model, build_tokenizer
 
 from hf_glm_curriculum.errors import DataError
 from hf_glm_curriculum.lifespan.answer_loss import answer_losses, conditional_gain
+from tests.conftest import build_model, build_tokenizer
 
 PAIRS = [
     ("Name a colour.", "Blue."),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 import torch
-from tests.lifespan.runs import random_rows, train
 from transformers import TrainerCallback
 
 from hf_glm_curriculum import LifespanConfig, SampleLifespanCallback
 from hf_glm_curriculum.errors import ConfigError, StateError
+from tests.lifespan.runs import random_rows, train
 
 
 def alike_rows(n: int = 12) -> list[dict[str, list[int]]]:

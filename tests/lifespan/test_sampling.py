@@ -9,8 +9,6 @@ import pandas as pd
 import pytest
 import torch
 from datasets import Dataset
-from tests.conftest import build_model, build_tokenizer
-from tests.lifespan.runs import Collator, arguments, random_rows
 from transformers import Trainer, TrainerCallback
 
 from hf_glm_curriculum import LifespanConfig, SampleLifespanCallback
@@ -19,6 +17,8 @@ from hf_glm_curriculum.data.index import SampleIndex
 from hf_glm_curriculum.errors import DataError, IncompatibleError, StateError
 from hf_glm_curriculum.lifespan.sampling import LifespanSampling, draw_visits
 from hf_glm_curriculum.signals.ledger import SampleState
+from tests.conftest import build_model, build_tokenizer
+from tests.lifespan.runs import Collator, arguments, random_rows
 
 QUIET = LifespanConfig(weighting="none", life_threshold=0.0, suspicion_threshold=1e9)
 """Every weight 1, and no sample leaves TRAINING by itself."""
@@ -183,7 +183,7 @@ def test_preparation_keeps_the_wrapper():
 
 
 def test_other_data_sets_are_refused():
-    with pytest.raises(DataError, match="a datasets.Dataset or a non-empty list of rows, got set"):
+    with pytest.raises(DataError, match=r"a datasets.Dataset or a non-empty list of rows, got set"):
         LifespanSampling({1}, SampleLifespanCallback())
     assert len(LifespanSampling(random_rows(3), SampleLifespanCallback())) == 3
 
@@ -287,9 +287,7 @@ def test_sft_preparation_keeps_the_visits(tmp_path):
     """SFTTrainer tokenises and filters text by itself; rows are drawn behind all that."""
     rows = [{"prompt": f"question {i} ", "completion": f"answer {i}"} for i in range(8)]
     change = states(RELABEL=[0, 1, 2, 3])
-    callback, seen, _ = run(
-        tmp_path, rows, sft=True, change=change, config=QUIET
-    )
+    callback, seen, _ = run(tmp_path, rows, sft=True, change=change, config=QUIET)
     assert len(callback.ledger) == 8
     assert counts(seen, callback, 0, 4) == [1] * 8
     assert counts(seen, callback, 4, 8) == [0, 0, 0, 0, 2, 2, 2, 2]

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from tests.signals.test_ledger import signals
 
 from hf_glm_curriculum.data.index import SampleIndex
 from hf_glm_curriculum.errors import ConfigError, StateError
@@ -16,6 +15,7 @@ from hf_glm_curriculum.signals.neighbours import (
     embedding_neighbours,
     minhash_neighbours,
 )
+from tests.signals.test_ledger import signals
 
 
 def topics(n: int, per_topic: int, seed: int = 0) -> list[list[int]]:
