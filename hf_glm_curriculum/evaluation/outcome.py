@@ -8,24 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from hf_glm_curriculum.evaluation.detection import by_row, detection_report
+from hf_glm_curriculum.lifespan.output import POOL_SIGNALS
 from hf_glm_curriculum.lifespan.texts import DatasetTexts
 from hf_glm_curriculum.storage import atomic_write_json, atomic_write_text
 
 _SHOWN = 200
-_SIGNALS = (
-    "loss",
-    "loss_mean",
-    "onset_loss",
-    "loss_slope",
-    "opening_loss",
-    "first_loss",
-    "closing_loss",
-    "grad_norm",
-    "drift",
-    "confidence",
-    "variability",
-    "visits",
-)
 
 
 def known_faults(dataset: Any) -> dict[int, str]:
@@ -89,7 +76,7 @@ def suspicious_rows(
                 "row": row,
                 "id": int(record["id"]),
                 "text": None if pair is None else {"prompt": pair[0], "response": pair[1]},
-                "signals": {name: _plain(record.get(name)) for name in _SIGNALS},
+                "signals": {name: _plain(record.get(name)) for name in POOL_SIGNALS},
                 "verdict": record["state"],
                 "suspicion": _plain(record["suspicion"]),
                 "weight": _plain(record["weight"]),

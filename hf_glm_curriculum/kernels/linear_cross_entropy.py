@@ -118,11 +118,11 @@ def linear_cross_entropy(
                 use_reentrant=False,
             )
         )
-    *columns, sums = zip(*parts, strict=True)
-    columns = [torch.cat(column) for column in columns]
     rows = order[:n_used]
-    scattered = [
-        column.new_zeros(flat_N.shape).index_put((rows,), column).reshape(labels.shape)
-        for column in columns
-    ]
-    return TokenScores(*scattered, torch.stack(sums).sum())
+
+    def scattered(column: int) -> Tensor:
+        values = torch.cat([part[column] for part in parts])
+        return values.new_zeros(flat_N.shape).index_put((rows,), values).reshape(labels.shape)
+
+    summed_loss = torch.stack([part[3] for part in parts]).sum()
+    return TokenScores(scattered(0), scattered(1), scattered(2), summed_loss)

@@ -136,7 +136,7 @@ def _tokenize(
         raise DataError("pairs: needs at least one (prompt, response), got none")
     prompts, responses = zip(*pairs, strict=True)
     texts = datasets.Dataset.from_dict({"prompt": list(prompts), "response": list(responses)})
-    table = tokenize_sft(texts, tokenizer, chat_template=chat_template).to_dict()
+    table = tokenize_sft(texts, tokenizer, chat_template=chat_template)
     rows = []
     for ids, labels in zip(table["input_ids"], table["labels"], strict=True):
         start = next(i for i, label in enumerate(labels) if label >= 0)

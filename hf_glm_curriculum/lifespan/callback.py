@@ -141,7 +141,7 @@ class SampleLifespanCallback(TrainerCallback):
         self._resumed = state.global_step > 0 and self._restore(args, state)
         if not self._resumed:
             self._find_neighbours(dataset)
-        self._reporter = reporter_for(args.output_dir)
+        self._reporter = reporter_for(_run_folder(args))
         self._reporter.begin(args, state, control)
         self._open_dump(state)
         self._scope = RunScope()
@@ -223,7 +223,7 @@ class SampleLifespanCallback(TrainerCallback):
         self._life.flush()
         if not state.is_world_process_zero or self._probe is None:
             return
-        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        folder = _run_folder(args) / f"checkpoint-{state.global_step}"
         tensors = {**self._life.tensors(), "unigram_counts": self._probe.surprisal.counts}
         if self.sampling is not None:
             tensors |= self.sampling.tensors()
@@ -246,7 +246,7 @@ class SampleLifespanCallback(TrainerCallback):
         self._life.refresh()
         self.detach()
         if state.is_world_process_zero and self._texts is not None:
-            folder = Path(args.output_dir) / self.name
+            folder = _run_folder(args) / self.name
             write_outputs(folder, self._life, self._texts, f"{self.name}/")
         if len(self.ledger) and not bool((self.ledger.column("lifetime") > 0).any()):
             self._say("no sample was observed: none had a label token")
@@ -279,7 +279,7 @@ class SampleLifespanCallback(TrainerCallback):
         self._judge()
 
     def _restore(self, args: TrainingArguments, state: TrainerState) -> bool:
-        folder = resume_folder(args.output_dir, state.global_step)
+        folder = resume_folder(_run_folder(args), state.global_step)
         path = state_path(folder, self.name)
         if not path.exists():
             self._say(
@@ -349,6 +349,11 @@ class SampleLifespanCallback(TrainerCallback):
         if message not in self._said:
             self._said.add(message)
             logger.warning("hf_glm_curriculum: %s.", message)
+
+
+def _run_folder(args: TrainingArguments) -> Path:
+    # transformers fills in a default where the user names none.
+    return Path(args.output_dir or "trainer_output")
 
 
 def _refuse_textless(judge: Judge, texts: DatasetTexts) -> None:

@@ -51,6 +51,9 @@ class SurveyingJudge(Protocol):
         ...
 
 
+_SETTLED = {True: SampleState.MASTERED.name, False: SampleState.RESAMPLE.name}
+
+
 @dataclass(frozen=True)
 class SignalJudge:
     """Judges by the signals alone; no model is asked.
@@ -74,7 +77,7 @@ class SignalJudge:
         """See :class:`Judge`."""
         learnt = cases["loss_rank"] <= self.mastered_rank
         learnt |= cases["loss"] <= -math.log(self.mastered_confidence)
-        verdict = learnt.map({True: SampleState.MASTERED.name, False: SampleState.RESAMPLE.name})
+        verdict = learnt.map(_SETTLED.get)
         unsure = cases["suspicion"] >= self.suspicion_threshold
         wrong = cases["suspicion"] >= max(self.suspicion_threshold, self.relabel_suspicion)
         verdict = verdict.mask(unsure, SampleState.OBSERVED.name)

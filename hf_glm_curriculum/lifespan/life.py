@@ -285,7 +285,7 @@ class SampleLife:
         """Samples in the pool that await a verdict, as :class:`Judge` gets them (without text)."""
         frame = self.ledger.to_pandas()
         frame["loss_rank"] = frame["loss_mean"].rank(pct=True)
-        return frame[frame["state"] == SampleState.OBSERVED.name].reset_index(drop=True)
+        return frame.loc[frame["state"] == SampleState.OBSERVED.name].reset_index(drop=True)
 
     def spread(self, count: int) -> pd.DataFrame:
         """At most ``count`` of the samples seen, evenly spaced; columns as in :meth:`cases`."""

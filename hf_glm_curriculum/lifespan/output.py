@@ -17,7 +17,7 @@ from hf_glm_curriculum.storage import atomic_write_text
 if TYPE_CHECKING:
     import pandas as pd
 
-_SIGNALS = (
+POOL_SIGNALS = (
     "loss",
     "loss_mean",
     "onset_loss",
@@ -32,6 +32,7 @@ _SIGNALS = (
     "visits",
     "lifetime",
 )
+"""Columns of ``SampleLedger.to_pandas()`` that a row of the pool shows."""
 
 
 def write_outputs(folder: Path, life: SampleLife, texts: DatasetTexts, prefix: str) -> None:
@@ -70,7 +71,7 @@ def observation_pool(samples: pd.DataFrame, texts: DatasetTexts) -> list[dict[st
         Rows ``{row, id, text: {prompt, response} | None, signals, verdict, suspicion, weight}``;
         what is unknown is None. Text that was decoded from tokens has ``decoded: true`` with it.
     """
-    pooled = samples[samples["state"] != SampleState.TRAINING.name]
+    pooled = samples.loc[samples["state"] != SampleState.TRAINING.name]
     pooled = pooled.sort_values("suspicion", ascending=False, na_position="last")
     rows = []
     origin = {"decoded": True} if texts.decodes() else {}
@@ -82,7 +83,7 @@ def observation_pool(samples: pd.DataFrame, texts: DatasetTexts) -> list[dict[st
                 "row": int(record["row"]),
                 "id": int(record["id"]),
                 "text": text,
-                "signals": {name: _plain(record[name]) for name in _SIGNALS},
+                "signals": {name: _plain(record[name]) for name in POOL_SIGNALS},
                 "verdict": record["state"],
                 "suspicion": _plain(record["suspicion"]),
                 "weight": _plain(record["weight"]),

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hf_glm_curriculum.data.index import SampleIndex
 from hf_glm_curriculum.errors import StateError
-from hf_glm_curriculum.signals.microbatch import TOKEN_MEANS, SampleSignals
+from hf_glm_curriculum.signals.microbatch import EMBEDDING_SIZE, TOKEN_MEANS, SampleSignals
 from hf_glm_curriculum.signals.neighbours import drift, neighbour_distance
 from hf_glm_curriculum.storage import load_tensors, save_tensors
 
@@ -149,17 +149,18 @@ class SampleLedger:
         self._columns = fresh
 
     def _fresh(self, rows: int) -> dict[str, Tensor]:
-        place = {"device": self.device}
-        columns = {n: torch.full((rows,), v, **place) for n, v in _FLOATS.items()}
-        columns |= {n: torch.zeros(rows, dtype=t, **place) for n, t in _INTEGERS.items()}
+        def filled(value: float, dtype: torch.dtype = torch.float32, *width: int) -> Tensor:
+            return torch.full((rows, *width), value, dtype=dtype, device=self.device)
+
+        columns = {name: filled(value) for name, value in _FLOATS.items()}
+        columns |= {name: filled(0, dtype) for name, dtype in _INTEGERS.items()}
         for name in ("loss_ring", "grad_ring"):
-            columns[name] = torch.full((rows, self.history_length), torch.nan, **place)
+            columns[name] = filled(torch.nan, torch.float32, self.history_length)
         if self.keeps_drift:
-            columns["embedding"] = torch.zeros(rows, 64, dtype=torch.float16, **place)
+            columns["embedding"] = filled(0, torch.float16, EMBEDDING_SIZE)
         if self.neighbour_count:
-            shape = (rows, self.neighbour_count)
-            columns["neighbours"] = torch.full(shape, -1, dtype=torch.int32, **place)
-            columns["neighbour_distance"] = torch.full((rows,), torch.nan, **place)
+            columns["neighbours"] = filled(-1, torch.int32, self.neighbour_count)
+            columns["neighbour_distance"] = filled(torch.nan)
         return columns
 
     def add(self, ids: Tensor) -> None:

@@ -26,6 +26,9 @@ OPENING_TOKENS = 4
 CLOSING_TOKENS = 2
 """Label tokens at the end of an answer (its last one and the end of turn, in most data)."""
 
+EMBEDDING_SIZE = 64
+"""Dimensions the mean hidden state is projected to."""
+
 TOKEN_MEANS = ("onset_loss", "opening_loss", "first_loss", "closing_loss")
 """Names of the per-sample means over parts of the answer."""
 

@@ -22,12 +22,15 @@ from hf_glm_curriculum.signals.adapters import (
     weight_log_probs,
 )
 from hf_glm_curriculum.signals.exact import GhostNorms
-from hf_glm_curriculum.signals.microbatch import Microbatch, SampleSignals, segment_sum, spread
+from hf_glm_curriculum.signals.microbatch import (
+    EMBEDDING_SIZE,
+    Microbatch,
+    SampleSignals,
+    segment_sum,
+    spread,
+)
 from hf_glm_curriculum.signals.packing import check_samples_are_apart
 from hf_glm_curriculum.signals.surprisal import UnigramSurprisal
-
-EMBEDDING_SIZE = 64
-"""Dimensions the mean hidden state is projected to."""
 
 
 class Weigher(Protocol):
@@ -111,7 +114,7 @@ class SampleProbe:
         self._projection: Tensor | None = None
         self._said: set[str] = set()
         self._knows_packing = False
-        vocab = self._causal.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
+        vocab = int(self._causal.get_input_embeddings().weight.shape[0])  # pyright: ignore
         self.surprisal = UnigramSurprisal(vocab, next(model.parameters()).device)
 
     # -- listening ---------------------------------------------------------------------------
@@ -169,10 +172,9 @@ class SampleProbe:
         self._loss_adapter.attach()
         ChunkedAdapter.attach(self)
         # A compiled model calls its hooks from traced code, which must not look into ours.
-        before, after, below = (
-            torch.compiler.disable(hook)
-            for hook in (self._before_forward, self._after_forward, self._after_backbone)
-        )
+        hooks: tuple[Any, Any, Any]
+        hooks = (self._before_forward, self._after_forward, self._after_backbone)
+        before, after, below = (_outside_compiled_code(hook) for hook in hooks)
         self._handles = [
             self.model.register_forward_pre_hook(before, with_kwargs=True),
             self.model.register_forward_hook(after, with_kwargs=True),
@@ -398,6 +400,10 @@ def _record_token_coefficient(batch: Microbatch, gradient: Tensor) -> None:
     padded = nn.functional.pad(gradient.detach(), (0, 1)) * used
     total = segment_sum(padded, batch.target, batch.count)
     batch.coefficient = -total / batch.n_tokens.clamp(min=1)
+
+
+def _outside_compiled_code(hook: Any) -> Any:
+    return torch.compiler.disable(hook)
 
 
 def _input_names(model: nn.Module) -> list[str]:

@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 import torch
-from tests.conftest import build_model
 
 from hf_glm_curriculum.errors import IncompatibleError
 from hf_glm_curriculum.signals.packing import check_samples_are_apart
+from tests.conftest import build_model
 
 _FIRST, _TOKENS = 5, 12
 _POSITIONS = torch.tensor([[*range(_FIRST), *range(_TOKENS - _FIRST)]])

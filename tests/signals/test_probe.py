@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.conftest import build_model
-from tests.lifespan.runs import Collator, add_lora, one_at_a_time, random_rows
 
 from hf_glm_curriculum import SampleProbe
 from hf_glm_curriculum.data.content_id import content_ids
 from hf_glm_curriculum.errors import IncompatibleError
 from hf_glm_curriculum.signals.probe import probe_for
+from tests.conftest import build_model
+from tests.lifespan.runs import Collator, add_lora, one_at_a_time, random_rows
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "glm", "glm4", "glm4_moe", "gpt2"])
