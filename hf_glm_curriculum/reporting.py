@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import ReferenceType, WeakValueDictionary, ref
 
 from hf_glm_curriculum.csv_dump import CsvDump
 from hf_glm_curriculum.errors import StateError
@@ -53,15 +54,17 @@ METRICS_FILE = "metrics.jsonl"
 _PREVIOUS_FILE = "metrics.previous.jsonl"
 
 logger = logging.getLogger(__name__)
-_open_reporters: dict[Path, RunReporter] = {}
+# Weak, so that a run that died keeps neither its trainer nor its model alive from here.
+_open_reporters: WeakValueDictionary[Path, RunReporter] = WeakValueDictionary()
 
 
 def reporter_for(run_dir: str | os.PathLike[str]) -> RunReporter:
     """The reporter of a run folder, the same one for every callback while a run is under way."""
     key = Path(run_dir).resolve()
-    if key not in _open_reporters:
-        _open_reporters[key] = RunReporter(key)
-    return _open_reporters[key]
+    reporter = _open_reporters.get(key)
+    if reporter is None:
+        reporter = _open_reporters[key] = RunReporter(key)
+    return reporter
 
 
 def read_metrics(run_dir: str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -90,7 +93,7 @@ class RunReporter:
     def __init__(self, run_dir: str | os.PathLike[str]) -> None:
         self.run_dir = Path(run_dir)
         self._state: TrainerState | None = None
-        self._handler: CallbackHandler | None = None
+        self._handler: ReferenceType[CallbackHandler] | None = None
         self._own: list[TrainerCallback] = []
         self._users = 0
         self._last_logs: dict[str, float] | None = None
@@ -120,7 +123,8 @@ class RunReporter:
             return
         ensure_folder(self.run_dir)
         self._rewind(state.global_step)
-        self._handler = _find_handler()
+        handler = _find_handler()
+        self._handler = None if handler is None else ref(handler)
         if self._handler is None:
             self._own = _new_reporters(args)
             self._call_reporters("on_train_begin", args, state, control, {})
@@ -199,7 +203,7 @@ class RunReporter:
         from transformers import TrainerControl
 
         control = TrainerControl() if control is None else control
-        callbacks = self._own if self._handler is None else _trackers_of(self._handler)
+        callbacks = self._own if self._handler is None else _trackers_of(self._handler())
         for callback in callbacks:
             copies = {k: dict(v) if isinstance(v, dict) else v for k, v in fields.items()}
             getattr(callback, event)(args, state, control, **copies)
@@ -218,12 +222,13 @@ def _find_handler() -> CallbackHandler | None:
     return None
 
 
-def _trackers_of(handler: CallbackHandler) -> list[TrainerCallback]:
-    """The callbacks of a trainer that send logs to a tracker."""
+def _trackers_of(handler: CallbackHandler | None) -> list[TrainerCallback]:
+    """The callbacks of a trainer that send logs to a tracker; none once the trainer is gone."""
     from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
     kinds = tuple(INTEGRATION_TO_CALLBACK.values())
-    return [callback for callback in handler.callbacks if isinstance(callback, kinds)]
+    callbacks = [] if handler is None else handler.callbacks
+    return [callback for callback in callbacks if isinstance(callback, kinds)]
 
 
 def _new_reporters(args: TrainingArguments) -> list[TrainerCallback]:

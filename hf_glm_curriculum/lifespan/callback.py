@@ -97,6 +97,10 @@ class SampleLifespanCallback(TrainerCallback):
 
     def detach(self) -> None:
         """Take every hook off the model; needed only after a run that died of an exception."""
+        self._unhook()
+        self._reporter = self._dump = None
+
+    def _unhook(self) -> None:
         if self._subscription is not None:
             self._subscription.close()
         if self._scope is not None:
@@ -148,6 +152,7 @@ class SampleLifespanCallback(TrainerCallback):
         self._subscription = self._probe.subscribe(
             self._life.weigh,
             is_live=self._is_live,
+            is_over=self._scope.over,
             wants_embedding="drift" in self.config.signals,
             exact=self.config.grad_norm == "exact",
         )
@@ -244,7 +249,7 @@ class SampleLifespanCallback(TrainerCallback):
         self._life.flush()
         self._judge()
         self._life.refresh()
-        self.detach()
+        self._unhook()
         if state.is_world_process_zero and self._texts is not None:
             folder = _run_folder(args) / self.name
             write_outputs(folder, self._life, self._texts, f"{self.name}/")

@@ -36,7 +36,7 @@ class LossFunctionAdapter:
         """Remember the model; nothing changes before :meth:`attach`."""
         self._probe = probe
         self._model = model
-        self._had_own = False
+        self._attached = self._had_own = False
         self._original: Callable[..., Tensor] | None = None
         self._unknown: set[str] = set()
 
@@ -46,7 +46,7 @@ class LossFunctionAdapter:
         Raises:
             IncompatibleError: if the model's loss is not next-token cross-entropy.
         """
-        original = getattr(self._model, "loss_function", None)
+        original = self._own_loss_function()
         name = getattr(original, "__name__", type(original).__name__)
         if name != "ForCausalLMLoss":
             raise IncompatibleError(
@@ -56,19 +56,29 @@ class LossFunctionAdapter:
             )
         known = inspect.signature(self._compute).parameters
         self._unknown = set(inspect.signature(original).parameters) - set(known)  # type: ignore[arg-type]
-        self._original = original
+        self._original, self._attached = original, True
         self._had_own = "_loss_function" in vars(self._model)
         self._model.loss_function = torch.compiler.disable(self._compute)  # type: ignore[assignment]
 
+    def _own_loss_function(self) -> Any:
+        """The model's loss function; its original's, where it is a copy of a watched model."""
+        found = getattr(self._model, "loss_function", None)
+        other = getattr(inspect.unwrap(found), "__self__", None) if callable(found) else None
+        copied = isinstance(other, LossFunctionAdapter) and other._model is not self._model
+        return other._original if copied else found  # type: ignore[union-attr]
+
     def detach(self) -> None:
-        """Put the model's own loss function back."""
-        if self._original is None:
+        """Put the model's own loss function back.
+
+        The stand-in still works where a copy of the model took it along: it only passes on.
+        """
+        if not self._attached:
             return
+        self._attached = False
         if self._had_own:
             self._model.loss_function = self._original  # type: ignore[assignment]
         else:
             vars(self._model).pop("_loss_function", None)
-        self._original = None
 
     def _compute(
         self,

@@ -49,12 +49,14 @@ class Subscription:
         probe: SampleProbe,
         weigher: Weigher | None,
         is_live: Callable[[], bool],
+        is_over: Callable[[], bool],
         wants_embedding: bool,
-        exact: bool = False,
+        exact: bool,
     ) -> None:
         """Made by :meth:`SampleProbe.subscribe`."""
         self.weigher = weigher
         self.is_live = is_live
+        self.is_over = is_over
         self.wants_embedding = wants_embedding
         self.exact = exact
         self._probe = probe
@@ -110,7 +112,6 @@ class SampleProbe:
         self._live: list[Subscription] = []
         self._ghosts: GhostNorms | None = None
         self._hidden: Tensor | None = None
-        self._hidden_shape: torch.Size | None = None
         self._projection: Tensor | None = None
         self._said: set[str] = set()
         self._knows_packing = False
@@ -124,6 +125,7 @@ class SampleProbe:
         weigher: Weigher | None = None,
         *,
         is_live: Callable[[], bool] = lambda: True,
+        is_over: Callable[[], bool] = lambda: False,
         wants_embedding: bool = False,
         exact: bool = False,
     ) -> Subscription:
@@ -132,6 +134,8 @@ class SampleProbe:
         Args:
             weigher: gives loss weights; several weighers multiply.
             is_live: asked at every training forward; while it says no, the pass is not observed.
+            is_over: asked at training forwards that nobody observes and when a probe is looked
+                for; a listener that says yes has gone without closing, and is closed.
             wants_embedding: also compute the projected mean hidden state.
             exact: gradient norms over all trainable parameters instead of the hidden ones.
 
@@ -141,7 +145,7 @@ class SampleProbe:
         Raises:
             IncompatibleError: if ``exact`` does not know a trainable parameter's module.
         """
-        subscription = Subscription(self, weigher, is_live, wants_embedding, exact)
+        subscription = Subscription(self, weigher, is_live, is_over, wants_embedding, exact)
         if exact and self._ghosts is None:
             self._ghosts = GhostNorms(self.model)
         if not self._subscriptions:
@@ -168,6 +172,12 @@ class SampleProbe:
         for subscription in list(self._subscriptions):
             self.unsubscribe(subscription)
 
+    def close_ended(self) -> None:
+        """Drop the listeners whose run died, and the hooks with the last one."""
+        for subscription in list(self._subscriptions):
+            if subscription.is_over():
+                subscription.close()
+
     def _install(self) -> None:
         self._loss_adapter.attach()
         ChunkedAdapter.attach(self)
@@ -187,20 +197,22 @@ class SampleProbe:
         self._handles = []
         self._loss_adapter.detach()
         ChunkedAdapter.detach(self)
-        self._current = None
+        self._current = self._hidden = None
         self._live = []
 
     # -- hooks -------------------------------------------------------------------------------
 
     def _before_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict) -> None:
-        self._current = None
+        if module is not self.model:
+            return  # a copy of the model took the hooks along
+        self._current = self._hidden = None
         if not (module.training and torch.is_grad_enabled()):
             return
         self._live = [s for s in self._subscriptions if s.is_live()]
         if self._ghosts is not None:
             self._ghosts.abandon()
         if not self._live:
-            return
+            return self.close_ended()
         inputs = {**dict(zip(self._signature, args, strict=False)), **kwargs}
         for name in ("input_ids", "labels"):
             if inputs.get(name) is None:
@@ -221,11 +233,10 @@ class SampleProbe:
 
     def _after_backbone(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         batch = self._current
-        if batch is None or batch.loss is not None:
+        if batch is None or batch.loss is not None or module is not self._backbone:
             return
         hidden = output[0] if isinstance(output, tuple) else output.last_hidden_state
-        self._hidden_shape = hidden.shape
-        self._hidden = None if batch.exact is None else hidden.detach()
+        self._hidden = hidden.detach()
         if any(s.wants_embedding for s in self._live):
             batch.embedding = self._embed(hidden.detach(), batch)
         if hidden.requires_grad:
@@ -237,7 +248,7 @@ class SampleProbe:
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict, output: Any
     ) -> None:
         batch = self._current
-        if batch is None:
+        if batch is None or module is not self.model:
             return
         if batch.loss is None and getattr(output, "log_probs", None) is not None:
             weight_log_probs(self, output)
@@ -252,16 +263,25 @@ class SampleProbe:
         for subscription in self._live:
             subscription.push(batch)
 
+    @property
+    def is_attached(self) -> bool:
+        """Whether anybody listens."""
+        return bool(self._subscriptions)
+
     # -- called by the adapters --------------------------------------------------------------
 
     @property
     def in_flight(self) -> bool:
-        """Whether an observed forward is under way and has no loss yet."""
-        return self._current is not None and self._current.loss is None
+        """Whether an observed forward is under way, in a run that is, and has no loss yet."""
+        if self._current is None or self._current.loss is not None:
+            return False
+        return any(subscription.is_live() for subscription in self._live)
 
     def owns(self, hidden: Tensor) -> bool:
-        """Whether ``hidden`` has the shape of the forward under way."""
-        return self._hidden_shape is not None and hidden.shape == self._hidden_shape
+        """Whether ``hidden`` are the last hidden states of the forward under way."""
+        seen = self._hidden
+        same = seen is not None and hidden.shape == seen.shape
+        return same and hidden.data_ptr() == seen.data_ptr()  # type: ignore[union-attr]
 
     def shifted_labels(self) -> Tensor:
         """[B, T] int64 label each position predicts, -100 where there is none."""
@@ -377,8 +397,9 @@ def probe_for(model: nn.Module) -> SampleProbe:
     """
     for hook in model._forward_pre_hooks.values():
         owner = getattr(inspect.unwrap(hook), "__self__", None)
-        if isinstance(owner, SampleProbe):
-            return owner
+        if isinstance(owner, SampleProbe) and owner.model is model:
+            owner.close_ended()
+            return owner if owner.is_attached else SampleProbe(model)
     return SampleProbe(model)
 
 

@@ -42,9 +42,13 @@ class RunScope:
                 return True
             if _fires_events(frame):
                 return False
-        if not _may_go_on(self._frame):
-            self._frame = None  # finished: let go of the run's locals
         return False
+
+    def over(self) -> bool:
+        """Whether the bound function has ended; it runs or waits on some thread otherwise."""
+        if self._frame is not None and not _may_go_on(self._frame):
+            self._frame = None  # let go of the run's locals
+        return self._frame is None
 
     def close(self) -> None:
         """End the scope."""

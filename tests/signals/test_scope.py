@@ -83,8 +83,8 @@ def test_a_dead_run_lets_go_of_its_locals_when_asked():
     big = caught.value.args[0]
     del caught
     gc.collect()
-    assert callback.scope is not None and callback.scope._frame is not None
-    assert not ask(callback)
+    assert callback.scope is not None and big() is not None
+    assert not ask(callback) and callback.scope.over()
     gc.collect()
     assert big() is None
 
@@ -105,10 +105,12 @@ def test_another_thread_is_not_the_run_and_does_not_end_it():
     callback = Enters()
     handler(callback).on_train_begin(None, TrainerState(), TrainerControl())
     answers: list[bool] = []
-    worker = threading.Thread(target=lambda: answers.append(ask(callback)))
+    assert callback.scope is not None
+    over = callback.scope.over
+    worker = threading.Thread(target=lambda: answers.extend([ask(callback), over()]))
     worker.start()
     worker.join()
-    assert answers == [False] and ask(callback)
+    assert answers == [False, False] and ask(callback)
 
 
 def test_events_fired_by_hand_bind_to_their_caller():
@@ -117,7 +119,7 @@ def test_events_fired_by_hand_bind_to_their_caller():
         assert scope.active()
         return scope
 
-    assert not loop().active()
+    assert not loop().active() and loop().over()
 
 
 def test_a_suspended_loop_goes_on():
@@ -128,5 +130,5 @@ def test_a_suspended_loop_goes_on():
 
     steps = loop()
     scope, _ = next(steps)
-    assert not scope.active()
+    assert not scope.active() and not scope.over()
     assert next(steps)[1] is True
