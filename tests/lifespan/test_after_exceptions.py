@@ -191,7 +191,8 @@ def test_trls_loss_returns_although_nobody_detached(tmp_path):
 
 
 @KINDS
-def test_a_copy_of_a_watched_model_is_nobodys(kind, tmp_path):
+@pytest.mark.parametrize("settings", ["default", "exact"])
+def test_a_copy_of_a_watched_model_is_nobodys(settings, kind, tmp_path):
     """A copy made in mid-run (averaging, distillation) takes its hooks along, not the run."""
 
     class Copies(TrainerCallback):
@@ -201,7 +202,7 @@ def test_a_copy_of_a_watched_model_is_nobodys(kind, tmp_path):
             if state.global_step == 2:
                 self.taken.append(copy.deepcopy(model))
 
-    callback, copies = SampleLifespanCallback(), Copies()
+    callback, copies = SampleLifespanCallback(**CALLBACKS[settings]), Copies()
     found = host(tmp_path, [callback], sft=kind == "sft", others=[copies], max_steps=4).train()
     lifetime = callback.ledger.to_pandas()["lifetime"].sum()
     twin = copies.taken.pop()
