@@ -226,9 +226,16 @@ def _train(run: _Run, args: Any, plan: FolderPlan) -> dict[str, Any]:
     from hf_glm_curriculum.data.collator import SftCollator
     from hf_glm_curriculum.evaluation.heldout import HeldOutLossCallback
     from hf_glm_curriculum.lifespan.callback import SampleLifespanCallback
+    from hf_glm_curriculum.lifespan.confirmed import Confirmed, confirmed_judge
+    from hf_glm_curriculum.lifespan.judges import SignalJudge
 
     config = run.config
-    lifespan = SampleLifespanCallback(config.lifespan, name=CALLBACK, debug_dir=config.debug_dir)
+    # Samples that an annotator has kept or corrected are not asked about again.
+    confirmed = Confirmed.from_data(run.data.train)
+    judge = confirmed_judge(SignalJudge(config.lifespan.suspicion_threshold), confirmed)
+    lifespan = SampleLifespanCallback(
+        config.lifespan, judge=judge, name=CALLBACK, debug_dir=config.debug_dir
+    )
     heldout = None
     if run.data.heldout is not None:
         collate = SftCollator(run.tokenizer.pad_token_id)
