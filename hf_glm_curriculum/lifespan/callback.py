@@ -135,6 +135,7 @@ class SampleLifespanCallback(TrainerCallback):
             self._say(note)
         dataset = unsampled(getattr(train_dataloader, "dataset", None))
         self._probe = probe_for(model)
+        self._probe.compiled |= bool(getattr(args, "torch_compile", False))
         index = self._index(dataset)
         self._life = SampleLife(self.config, index, args.device, self.name)
         # Without an index, ledger rows are in order of sight and name no row of the data set.

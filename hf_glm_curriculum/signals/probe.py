@@ -115,6 +115,8 @@ class SampleProbe:
         self._projection: Tensor | None = None
         self._said: set[str] = set()
         self._knows_packing = False
+        self.compiled = _is_compiled(model)
+        """Whether compiled code runs the model; set it where the trainer does the compiling."""
         vocab = int(self._causal.get_input_embeddings().weight.shape[0])  # pyright: ignore
         self.surprisal = UnigramSurprisal(vocab, next(model.parameters()).device)
 
@@ -190,6 +192,7 @@ class SampleProbe:
             self.model.register_forward_hook(after, with_kwargs=True),
             self._backbone.register_forward_hook(below),
         ]
+        self._forget_compiled_code()
 
     def _remove(self) -> None:
         for handle in self._handles:
@@ -199,6 +202,12 @@ class SampleProbe:
         ChunkedAdapter.detach(self)
         self._current = self._hidden = None
         self._live = []
+        self._forget_compiled_code()
+
+    def _forget_compiled_code(self) -> None:
+        """Have the model compiled anew: dynamo does not notice that hooks came or went."""
+        if self.compiled:
+            torch.compiler.reset()
 
     # -- hooks -------------------------------------------------------------------------------
 
@@ -421,6 +430,11 @@ def _record_token_coefficient(batch: Microbatch, gradient: Tensor) -> None:
     padded = nn.functional.pad(gradient.detach(), (0, 1)) * used
     total = segment_sum(padded, batch.target, batch.count)
     batch.coefficient = -total / batch.n_tokens.clamp(min=1)
+
+
+def _is_compiled(model: nn.Module) -> bool:
+    compiled = (getattr(m, "_compiled_call_impl", None) is not None for m in model.modules())
+    return hasattr(model, "_orig_mod") or any(compiled)
 
 
 def _outside_compiled_code(hook: Any) -> Any:

@@ -67,6 +67,11 @@ def test_neutral_is_the_plain_trainer_and_the_ledger_is_right(option, kind, tmp_
     assert plain.seen.counts == watched.seen.counts
     assert_same_training(watched, plain)
     assert_ledger_holds(callback, watched.seen)
+    # Every checkpoint that is left can be resumed from, and none was left by us alone.
+    for folder in (tmp_path / "b").glob("checkpoint-*"):
+        assert (folder / "hf_glm_curriculum" / "lifespan.safetensors").exists()
+    left = [{f.name for f in (tmp_path / n).glob("checkpoint-*")} for n in "ab"]
+    assert left[0] == left[1]
 
 
 def _formats() -> dict[str, Any]:

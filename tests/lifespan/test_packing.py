@@ -33,16 +33,18 @@ HOSTS = {
 }
 
 
-def sft(callbacks: list, folder: Any, model: Any = None, **settings: Any) -> Any:
+def sft(
+    callbacks: list, folder: Any, model: Any = None, streamed: bool = False, **settings: Any
+) -> Any:
     """SFTTrainer on text that TRL itself tokenises (and packs)."""
     defaults = {"per_device_train_batch_size": 16, "max_length": 48, "max_steps": 1}
     args = arguments(folder, SFTConfig, **{**defaults, **settings})
-    recorder = Recorder()
+    recorder, data = Recorder(), Dataset.from_list(TEXTS)
     trainer = SFTTrainer(
         model=model or build_model(),
         args=args,
         processing_class=build_tokenizer(),
-        train_dataset=Dataset.from_list(TEXTS),
+        train_dataset=data.to_iterable_dataset() if streamed else data,
         callbacks=[*callbacks, recorder],
     )
     trainer.recorder = recorder
@@ -148,6 +150,18 @@ def test_a_packed_run_resumes(tmp_path):
     pd.testing.assert_frame_equal(second.ledger.to_pandas(), whole.ledger.to_pandas())
     for ours, theirs in zip(resumed.model.parameters(), straight.model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_packed_streams_learn_their_samples_as_they_come(tmp_path):
+    known, learnt = SampleLifespanCallback(NEUTRAL), SampleLifespanCallback(NEUTRAL)
+    sft([known], tmp_path / "a", packing=True).train()
+    sft([learnt], tmp_path / "b", packing=True, streamed=True).train()
+    columns = ["id", "loss", "grad_norm", "lifetime"]
+    one, two = (
+        c.ledger.to_pandas()[columns].sort_values("id", ignore_index=True) for c in (known, learnt)
+    )
+    pd.testing.assert_frame_equal(one, two, rtol=1e-4)
+    assert len(one) == len(TEXTS)
 
 
 def test_wrapped_packing_tracks_chunks_and_says_so(tmp_path, caplog):
