@@ -173,21 +173,28 @@ def test_training_without_gradients_is_refused(tmp_path):
         _begin(arguments(tmp_path))
 
 
+@pytest.mark.filterwarnings("ignore:`compute_loss_func` is deprecated:FutureWarning")
 def test_real_label_smoothing_and_losses_of_ones_own_are_refused(tmp_path):
     def loss(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         return outputs.logits.float().mean()
 
     smooth = host(tmp_path, [SampleLifespanCallback()], label_smoothing_factor=0.1)
     _refused(smooth.trainer, "label_smoothing_factor")
-    own = Trainer(
-        model=build_model(),
-        args=arguments(tmp_path),
-        data_collator=Collator(),
-        train_dataset=Dataset.from_list(random_rows()),
-        compute_loss_func=loss,
-        callbacks=[SampleLifespanCallback()],
-    )
-    _refused(own, "no labels.*compute_loss_func")
+    settings = {"dataset_kwargs": {"skip_prepare_dataset": True}}
+    for trainer, args in (
+        (Trainer, arguments(tmp_path)),
+        (SFTTrainer, arguments(tmp_path, SFTConfig, loss_type="nll", **settings)),
+    ):
+        own = trainer(
+            model=build_model(),
+            args=args,
+            data_collator=Collator(),
+            train_dataset=Dataset.from_list(random_rows()),
+            processing_class=build_tokenizer(),
+            compute_loss_func=loss,
+            callbacks=[SampleLifespanCallback()],
+        )
+        _refused(own, "no labels.*compute_loss_func")
 
 
 def test_batches_without_labels_are_refused(tmp_path):
