@@ -94,6 +94,7 @@ def test_limits_on_size_language_category_and_excluded_prompts():
         ({"n": 5, "languages": ("fr",)}, "languages:"),
         ({"n": 5, "fault_kinds": ("typo",)}, "fault_kinds:"),
         ({"n": 5, "categories": ()}, "categories:"),
+        ({"n": 5, "tasks": ["upercase"]}, "tasks: must be some of"),
         ({"n": 5, "max_words": 2}, "max_words:"),
     ],
 )
@@ -105,3 +106,9 @@ def test_bad_arguments_name_the_field(arguments, field):
 def test_more_rows_than_prompts_is_an_error():
     with pytest.raises(DataError, match="distinct prompts"):
         demo_instructions(50_000, max_words=9, categories=["geography"])
+
+
+def test_rows_of_some_tasks_only():
+    rows = demo_instructions(60, seed=3, tasks=("uppercase", "to_json", "capital"), fault_share=0.2)
+    assert {row["meta"]["task"] for row in rows} == {"uppercase", "to_json", "capital"}
+    assert sum(row["fault"] is not None for row in rows) == 12

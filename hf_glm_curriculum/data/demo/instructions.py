@@ -5,7 +5,7 @@ from itertools import islice
 from random import Random
 from typing import Any
 
-from hf_glm_curriculum.data.demo.catalog import CATEGORIES, tasks_in
+from hf_glm_curriculum.data.demo.catalog import CATEGORIES, all_tasks, tasks_in
 from hf_glm_curriculum.data.demo.draft import LANGUAGES, LEVELS, Draft, Task, compose
 from hf_glm_curriculum.data.demo.faults import FAULT_KINDS, plant_faults
 from hf_glm_curriculum.errors import ConfigError, DataError
@@ -25,6 +25,7 @@ def demo_instructions(
     *,
     max_words: int | None = None,
     categories: Sequence[str] | None = None,
+    tasks: Sequence[str] | None = None,
     exclude: Collection[str] = (),
 ) -> list[Row]:
     """Generate instruction rows with unique prompts, a share of them with a labelled fault.
@@ -37,6 +38,7 @@ def demo_instructions(
         fault_kinds: kinds from `faults.FAULT_KINDS`, planted in equal numbers.
         max_words: most words and Chinese characters of prompt and response together.
         categories: categories to draw from (`catalog.CATEGORIES`), all by default.
+        tasks: names of tasks to draw from (`meta.task` of a row), all of the categories by default.
         exclude: prompts that must not occur.
 
     Returns:
@@ -52,11 +54,12 @@ def demo_instructions(
     _check_arguments(n, fault_share, fault_kinds, max_words, categories)
     rng = Random(f"instructions-{seed}")
     used = set(exclude)
-    drafts = list(islice(_drafts(rng, weights, max_words, categories, used), n))
+    pool = _Pool(categories, weights, _checked_tasks(tasks))
+    drafts = list(islice(_drafts(rng, pool, max_words, used), n))
     if len(drafts) < n:
         raise DataError(
             f"n: only {len(drafts)} distinct prompts fit max_words={max_words} and "
-            f"categories={categories}, asked for {n}; raise max_words or allow more categories"
+            f"categories={categories}, asked for {n}; raise max_words or allow more of them"
         )
     rows = [_row(draft) for draft in drafts]
     plant_faults(rows, drafts, used, fault_share, fault_kinds, Random(f"faults-{seed}"))
@@ -97,15 +100,14 @@ def _check_names(field: str, given: Sequence[str], known: Sequence[str]) -> None
         raise ConfigError(f"{field}: must be some of {', '.join(known)}; got {list(given)}")
 
 
-def _drafts(
-    rng: Random,
-    languages: Mapping[str, float],
-    max_words: int | None,
-    categories: Sequence[str] | None,
-    used: set[str],
-) -> Iterator[Draft]:
+def _checked_tasks(names: Sequence[str] | None) -> frozenset[str] | None:
+    if names is not None:
+        _check_names("tasks", names, sorted(task.name for task in all_tasks()))
+    return None if names is None else frozenset(names)
+
+
+def _drafts(rng: Random, pool: "_Pool", max_words: int | None, used: set[str]) -> Iterator[Draft]:
     """Yield drafts with new prompts until every task is used up."""
-    pool = _Pool(categories, languages)
     while pool.open:
         language, task = pool.pick(rng)
         level = rng.choices(LEVELS, LEVEL_WEIGHTS)[0]
@@ -122,14 +124,20 @@ def _drafts(
 class _Pool:
     """The tasks that can still give new prompts, by language and category."""
 
-    def __init__(self, categories: Sequence[str] | None, languages: Mapping[str, float]) -> None:
+    def __init__(
+        self,
+        categories: Sequence[str] | None,
+        languages: Mapping[str, float],
+        only: frozenset[str] | None = None,
+    ) -> None:
         names = CATEGORIES if categories is None else tuple(categories)
         self.languages = dict(languages)
-        self.open = {
-            language: {name: found for name in names if (found := tasks_in(name, language))}
-            for language, weight in languages.items()
-            if weight
-        }
+        self.open: dict[str, dict[str, list[Task]]] = {}
+        for language in (name for name, weight in languages.items() if weight):
+            groups = {name: tasks_in(name, language) for name in names}
+            if only is not None:
+                groups = {n: [t for t in found if t.name in only] for n, found in groups.items()}
+            self.open[language] = {name: found for name, found in groups.items() if found}
         self.open = {language: groups for language, groups in self.open.items() if groups}
 
     def pick(self, rng: Random) -> tuple[str, Task]:
