@@ -128,6 +128,7 @@ def run(seed: int, epochs: int) -> dict[str, list[float]]:
             args=args,
             train_dataset=data.select_columns(["input_ids", "labels"]),
             data_collator=SftCollator(tokenizer.pad_token_id),
+            processing_class=tokenizer,
             callbacks=[callback, recorder],
         ).train()
     keys = [int(content_ids(torch.tensor([tokens]))) for tokens in data["input_ids"]]

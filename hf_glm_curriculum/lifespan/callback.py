@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from transformers import TrainerCallback
 
 from hf_glm_curriculum.csv_dump import CsvDump
@@ -20,6 +21,7 @@ from hf_glm_curriculum.lifespan.judges import Judge, SignalJudge, SurveyingJudge
 from hf_glm_curriculum.lifespan.life import SampleLife
 from hf_glm_curriculum.lifespan.output import write_outputs
 from hf_glm_curriculum.lifespan.sampling import PREFIX, VisitPlan, unsampled
+from hf_glm_curriculum.lifespan.text_readings import text_readings
 from hf_glm_curriculum.lifespan.texts import DatasetTexts
 from hf_glm_curriculum.reporting import RunReporter, reporter_for
 from hf_glm_curriculum.signals.checkpoints import resume_folder, state_path
@@ -146,6 +148,7 @@ class SampleLifespanCallback(TrainerCallback):
         self._resumed = state.global_step > 0 and self._restore(args, state)
         if not self._resumed:
             self._find_neighbours(dataset)
+        self._read_texts()
         self._reporter = reporter_for(_run_folder(args))
         self._reporter.begin(args, state, control)
         self._open_dump(state)
@@ -278,6 +281,17 @@ class SampleLifespanCallback(TrainerCallback):
                 "neighbours: the rows are not known before the first step, or the config keeps "
                 "none; drift compares a sample with its own last visit only"
             )
+
+    def _read_texts(self) -> None:
+        """Look for rows that ask the same; the texts are the same on every rank and resume."""
+        texts, rows = self._texts, len(self.ledger)
+        if texts is None or not 1 < rows <= self.config.text_rows or not texts.readable():
+            return
+        index = self.ledger.index
+        places = range(rows) if index.packed_row is None else index.packed_row.tolist()
+        samples = zip(places, index.row_ids.tolist(), strict=False)
+        found = text_readings([texts.pair(row, sample) for row, sample in samples])
+        self._life.set_text_readings(torch.from_numpy(found))
 
     def _close_epoch(self, state: TrainerState) -> None:
         self._life.flush()

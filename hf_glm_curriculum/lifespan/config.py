@@ -58,6 +58,10 @@ class LifespanConfig:
     suspicion_visits: int = 2
     """Visits before suspicion alone may send a sample to the pool."""
 
+    text_rows: int = 200_000
+    """Texts of data sets of at most so many rows are read before the first step, for answers that
+    give the prompt back and rows that ask the same and answer it differently; 0 for never."""
+
     observed_weight: float = 0.1
     """Absolute weight of samples that are OBSERVED or MASTERED."""
 
@@ -105,6 +109,7 @@ _LEAST = {
     "warmup_visits": 2,
     "life_threshold": 0.0,
     "suspicion_visits": 1,
+    "text_rows": 0,
     "observed_weight": 0.0,
     "relabel_weight": 0.0,
     "max_resamples": 0,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hf_glm_curriculum.data.index import SampleIndex
 from hf_glm_curriculum.errors import StateError
@@ -75,6 +75,7 @@ class SampleLife:
         self.drawn_state: Tensor | None = None
         """[R] uint8 states at the epoch's draw, where visits are drawn by weight; else None."""
         self._waiting: list[tuple[SampleSignals, Tensor]] = []
+        self._text_reading = torch.zeros(0, device=device)
 
     def _bind(self, device: torch.device | str) -> None:
         self.device = torch.device(device)
@@ -177,9 +178,19 @@ class SampleLife:
         ledger.put("suspicion", rows, suspicion)
         ledger.put("state", rows, state)
 
+    def set_text_readings(self, readings: Tensor) -> None:
+        """Say how much each row's text speaks against it, [N] in [0, 1]."""
+        self._text_reading = readings.to(self.device)
+
     def _suspicion(self, rows: Tensor | slice) -> Tensor:
         means = {name: self.ledger.mean_of(name, rows) for name in weighting.READINGS}
-        return weighting.suspicion(means, self.population)
+        suspicion = weighting.suspicion(means, self.population)
+        if not self._text_reading.numel():
+            return suspicion
+        known = nn.functional.pad(
+            self._text_reading, (0, len(self.ledger) - len(self._text_reading))
+        )
+        return weighting.with_text(suspicion, known[rows])
 
     def flush(self) -> int:
         """Give rows to samples met since the last flush that nobody knew; copies to the host.

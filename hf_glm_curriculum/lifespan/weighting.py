@@ -18,6 +18,9 @@ REFERENCE_ROWS = 2048
 """Ledger rows the population is estimated from; a fixed number keeps a step's cost flat."""
 
 
+TEXT_SUSPICION = 1.9
+"""Suspicion of a row that its own text speaks against as much as a text can."""
+
 READINGS = ("onset", "opening", "first", "closing", "loss")
 """Ledger means that suspicion reads."""
 
@@ -126,6 +129,19 @@ def deviations(values: Tensor, scale: tuple[Tensor, Tensor]) -> Tensor:
     """(value − median) / deviation; NaN while the population is unknown."""
     median, deviation = scale
     return (values - median) / deviation.clamp(min=1e-6)
+
+
+def with_text(suspicion: Tensor, reading: Tensor) -> Tensor:
+    """Raise the suspicion of rows that their own text speaks against.
+
+    max(z, 1.9 · reading): high in the ranking, below the threshold at which suspicion alone moves
+    a sample, because of two conflicting answers one is right. Unknown stays unknown.
+
+    Args:
+        suspicion: [M] deviations above the median.
+        reading: [M] from ``text_readings``, in [0, 1].
+    """
+    return torch.maximum(suspicion, TEXT_SUSPICION * reading)
 
 
 def suspicion(readings: Mapping[str, Tensor], population: Population) -> Tensor:
