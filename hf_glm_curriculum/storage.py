@@ -169,17 +169,33 @@ def save_tensors(
 
     Args:
         path: The file to write.
-        tensors: Name → tensor of any dtype and device; each is copied to the CPU, contiguous.
+        tensors: Name → tensor of any dtype and device. Written from where they lie: contiguous
+            CPU tensors, memory-mapped ones too, are not copied.
         metadata: Strings kept in the file's header.
 
     Raises:
         StateError: The disk is full or the folder is not writable; `path` is as it was before.
     """
-    from safetensors.torch import save
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
 
-    # A clone each: safetensors refuses tensors that share storage.
-    copies = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
-    atomic_write_bytes(path, save(copies, metadata=dict(metadata) if metadata else None))
+    with replacing(path) as temporary:
+        try:
+            save_file(_apart(tensors), temporary, metadata=dict(metadata) if metadata else None)
+        except SafetensorError as error:
+            raise OSError(0, str(error)) from error
+
+
+def _apart(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Contiguous CPU tensors; copied only where two share storage, which safetensors refuses."""
+    found: dict[str, Any] = {}
+    storages: set[int] = set()
+    for name, tensor in tensors.items():
+        plain = tensor.detach().cpu().contiguous()
+        storage = plain.untyped_storage().data_ptr()
+        found[name] = plain.clone() if storage in storages else plain
+        storages.add(storage)
+    return found
 
 
 def load_tensors(path: PathLike) -> tuple[dict[str, Any], dict[str, str]]:

@@ -5,6 +5,7 @@ Shape letters: N rows known, Q ids asked.
 
 import hashlib
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -18,6 +19,9 @@ from hf_glm_curriculum.data.content_id import UNUSED_ID
 from hf_glm_curriculum.errors import DataError
 
 logger = logging.getLogger(__name__)
+
+Keep = Callable[[str, Tensor], Tensor]
+"""Name and tensor -> an equal tensor that lies where the table should."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,7 @@ class SampleIndex:
         self.packed_row = packed_row
         self._warned = False
         self._from_data = len(ids)
+        self._keep: Keep = lambda name, values: values
         self._build(torch.device("cpu"))
 
     @classmethod
@@ -119,8 +124,8 @@ class SampleIndex:
     @property
     def fingerprint(self) -> str:
         """Return a hex digest of the data set's ids in row order, to match saved state with."""
-        data = self.row_ids[: self._from_data].numpy().astype("<i8").tobytes()
-        return hashlib.sha256(data).hexdigest()[:32]
+        data = self.row_ids[: self._from_data].numpy().astype("<i8", copy=False)
+        return hashlib.sha256(data.data).hexdigest()[:32]
 
     @property
     def device(self) -> torch.device:
@@ -131,6 +136,16 @@ class SampleIndex:
         """Move the table to ``device``; returns the index itself."""
         self._ids, self._rows = self._ids.to(device), self._rows.to(device)
         return self
+
+    def keep_in(self, keep: Keep) -> None:
+        """Hold the table in tensors that ``keep`` makes, from now on; stays on the CPU.
+
+        Args:
+            keep: name and int64 [N] tensor -> an equal tensor, such as one that lies in a file.
+        """
+        self._keep = keep
+        self.row_ids = keep("ids", self.row_ids)
+        self._ids, self._rows = keep("sorted_ids", self._ids), keep("sorted_rows", self._rows)
 
     def lookup(self, ids: Tensor) -> Tensor:
         """Find the rows of ids by binary search, without synchronisation.
@@ -171,12 +186,13 @@ class SampleIndex:
                     fresh[0],
                 )
                 self._warned = True
-            self.row_ids = torch.cat([self.row_ids, torch.from_numpy(fresh)])
+            self.row_ids = self._keep("ids", torch.cat([self.row_ids, torch.from_numpy(fresh)]))
             self._build(self.device)
         return self.lookup(asked.to(self.device)).to(ids.device)
 
     def _build(self, device: torch.device) -> None:
         """Sort the ids and keep the first row of each; a sentinel ends the table."""
         values, first_row = np.unique(self.row_ids.numpy(), return_index=True)
-        self._ids = torch.from_numpy(np.append(values, UNUSED_ID)).to(device)
-        self._rows = torch.from_numpy(np.append(first_row, -1)).to(device)
+        table = (np.append(values, UNUSED_ID), np.append(first_row, -1))
+        ids, rows = (torch.from_numpy(column).to(device) for column in table)
+        self._ids, self._rows = self._keep("sorted_ids", ids), self._keep("sorted_rows", rows)
