@@ -16,29 +16,22 @@ without the prompt a sample before training (instruction-following difficulty, L
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from common import FOLDER, parser, record
-from datasets import Dataset
+from lora_runs import MAX_LENGTH, fits, lora_model, tokenized, train
 from planted_faults import KINDS, Row, planted
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers import TrainerCallback
 
 from hf_glm_curriculum import LifespanConfig, SampleLifespanCallback, content_ids
-from hf_glm_curriculum.data.collator import SftCollator
-from hf_glm_curriculum.data.tokenization import tokenize_sft
 from hf_glm_curriculum.evaluation.detection import auroc
 from hf_glm_curriculum.lifespan.weighting import article_weight, deviations, upper_scale
-from hf_glm_curriculum.models import load_model
-from hf_glm_curriculum.signals.microbatch import Microbatch
-from hf_glm_curriculum.signals.probe import SampleProbe
 from hf_glm_curriculum.storage import atomic_write_json
 
 RESUME = FOLDER / "results" / "noise_detection_seeds"
-MAX_LENGTH = 96
 STRONG = ("shuffled", "other_language", "truncated")
 BASELINES = ("mean_loss", "onset_loss", "aum", "data_map", "cleanlab", "tdranker")
 
@@ -49,88 +42,48 @@ class TokenRecorder(TrainerCallback):
     def __init__(self) -> None:
         self.losses: dict[int, list[np.ndarray]] = {}
         self.margins: dict[int, list[float]] = {}
-        self._logits: torch.Tensor | None = None
-        self._undo: list[Any] = []
+        self._batch: dict[str, torch.Tensor] = {}
+        self._hooks: list[Any] = []
 
     def on_train_begin(
         self, args: Any, state: Any, control: Any, model: Any, **kwargs: Any
     ) -> None:
-        """Listen to the LM head and to the probe."""
-        head = model.get_output_embeddings()
-        self._undo.append(head.register_forward_hook(self._keep).remove)
-        original = SampleProbe.weights_for
-
-        def weights_for(probe: SampleProbe, token_loss: torch.Tensor) -> torch.Tensor:
-            weights = original(probe, token_loss)
-            self._record(probe._batch(), token_loss)
-            return weights
-
-        SampleProbe.weights_for = weights_for
-
-        def restore() -> None:
-            SampleProbe.weights_for = original
-
-        self._undo.append(restore)
+        """Listen to the model's inputs and to its LM head."""
+        self._hooks = [
+            model.register_forward_pre_hook(self._remember, with_kwargs=True),
+            model.get_output_embeddings().register_forward_hook(self._record),
+        ]
 
     def on_train_end(self, *args: Any, **kwargs: Any) -> None:
         """Stop listening."""
-        for undo in self._undo:
-            undo()
+        for hook in self._hooks:
+            hook.remove()
 
-    def _keep(self, module: Any, inputs: Any, output: torch.Tensor) -> None:
-        self._logits = output.detach()
+    def _remember(self, module: Any, inputs: Any, named: dict[str, torch.Tensor]) -> None:
+        self._batch = named
 
-    def _record(self, batch: Microbatch, token_loss: torch.Tensor) -> None:
-        logits = self._logits
-        if logits is None:
+    def _record(self, module: Any, inputs: Any, output: torch.Tensor) -> None:
+        if not torch.is_grad_enabled():
             return
-        labels = batch.next_labels().unsqueeze(-1)
-        own = logits.gather(-1, labels).squeeze(-1)
-        margin = own - logits.scatter(-1, labels, -torch.inf).amax(-1)
-        for sample, key in enumerate(batch.ids.tolist()):
-            at = batch.target == sample
-            self.losses.setdefault(key, []).append(token_loss.detach()[at].numpy().copy())
-            self.margins.setdefault(key, []).append(float(margin[at].mean()))
+        logits, labels = output.detach()[:, :-1].float(), self._batch["labels"][:, 1:]
+        used, known = labels >= 0, labels.clamp(min=0).unsqueeze(-1)
+        own = logits.gather(-1, known).squeeze(-1)
+        margin = own - logits.scatter(-1, known, -torch.inf).amax(-1)
+        loss = logits.logsumexp(-1) - own
+        ids = content_ids(self._batch["input_ids"], self._batch["attention_mask"])
+        for row, key in enumerate(ids.tolist()):
+            self.losses.setdefault(key, []).append(loss[row][used[row]].numpy())
+            self.margins.setdefault(key, []).append(float(margin[row][used[row]].mean()))
 
 
-def run(seed: int, epochs: int) -> dict[str, list[float]]:
+def run(seed: int, epochs: int) -> dict[str, list[Any]]:
     """Train once and return every score by row, higher = more suspicious."""
-    model, tokenizer = load_model()
-
-    def fits(row: Row) -> bool:
-        # The chat template adds 32 tokens.
-        return sum(len(tokenizer(text)["input_ids"]) for text in (row.prompt, row.response)) < 62
-
-    rows = planted(seed=seed, fits=fits)
-    texts = Dataset.from_list([{"prompt": r.prompt, "response": r.response} for r in rows])
-    data = tokenize_sft(texts, tokenizer, max_length=MAX_LENGTH)
+    model, tokenizer = lora_model(seed)
+    rows = planted(seed=seed, fits=lambda row: fits(tokenizer, row))
+    data = tokenized(tokenizer, rows)
     difficulty = judge_scores(model, tokenizer, rows)
-    from peft import LoraConfig, get_peft_model
-
-    torch.manual_seed(seed)
-    model = get_peft_model(model, LoraConfig(r=16, lora_alpha=32, target_modules="all-linear"))
     callback, recorder = SampleLifespanCallback(LifespanConfig(observe_only=True)), TokenRecorder()
-    with tempfile.TemporaryDirectory() as folder:
-        args = TrainingArguments(
-            output_dir=folder,
-            per_device_train_batch_size=8,
-            num_train_epochs=epochs,
-            learning_rate=2e-4,
-            lr_scheduler_type="cosine",
-            warmup_steps=4,
-            report_to="none",
-            save_strategy="no",
-            seed=seed,
-            use_cpu=not torch.cuda.is_available(),
-        )
-        Trainer(
-            model=model,
-            args=args,
-            train_dataset=data.select_columns(["input_ids", "labels"]),
-            data_collator=SftCollator(tokenizer.pad_token_id),
-            processing_class=tokenizer,
-            callbacks=[callback, recorder],
-        ).train()
+    train(model, tokenizer, data, [callback, recorder], epochs, seed)
     keys = [int(content_ids(torch.tensor([tokens]))) for tokens in data["input_ids"]]
     frame = callback.ledger.to_pandas().set_index("id").loc[keys]
     scores = ours(frame, callback, keys) | others(recorder, keys, frame)
@@ -191,8 +144,9 @@ def judged(frame: Any, difficulty: np.ndarray) -> np.ndarray:
     """Suspicion with the judge's forward: its reading joins those of how an answer starts."""
 
     def z(values: Any) -> np.ndarray:
-        values = torch.tensor(np.asarray(values, float))
-        return deviations(values, upper_scale(values, torch.ones_like(values, dtype=torch.bool)))
+        known = torch.tensor(np.asarray(values, float))
+        scale = upper_scale(known, torch.ones_like(known, dtype=torch.bool))
+        return deviations(known, scale).numpy()
 
     start = (z(difficulty) + z(frame["opening_loss"]) + z(frame["first_loss"])) / 3
     end = (z(frame["closing_loss"]) + z(frame["loss_mean"])) / 2

@@ -43,7 +43,7 @@ def environment() -> dict[str, str]:
     }
 
 
-def record(name: str, rows: Sequence[dict[str, Any]], seed: int, **sizes: Any) -> None:
+def record(name: str, rows: Sequence[dict[str, Any]], seed: int, /, **sizes: Any) -> None:
     """Write one benchmark's result and rewrite ``RESULTS.md`` from all of them.
 
     Args:
