@@ -4,7 +4,8 @@ Three forms exist. A model called with labels runs its ``loss_function`` on logi
 ``Trainer``, SFT ``loss_type="nll"``). TRL 1.12's SFT default looks ``_chunked_cross_entropy_loss``
 up in its module and hands it hidden states. TRL 1.13 and newer return per-token ``log_probs`` and
 sum them outside the model. All three end in the same place: a [B, T] tensor of token losses,
-aligned with the position that predicts, goes to the probe, which answers with weights.
+aligned with the position that predicts, goes to the pass under way, which weights it or puts
+another objective's in its place. Where nobody wants either, the host computes its own loss.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from torch.nn import functional
 
 from hf_glm_curriculum.errors import IncompatibleError
 from hf_glm_curriculum.kernels.linear_cross_entropy import linear_cross_entropy
+from hf_glm_curriculum.kernels.output_head import LogitTransform, OutputHead
+from hf_glm_curriculum.signals.observed_pass import ObservedPass
 
 if TYPE_CHECKING:
     from hf_glm_curriculum.signals.probe import SampleProbe
@@ -91,15 +94,18 @@ class LossFunctionAdapter:
         **kwargs: Any,
     ) -> Tensor:
         original = self._original
-        probe = self._probe
         # What ForCausalLMLoss does not name, it ignores: lengths of packed samples, and whatever
         # else a model hands on of its forward's arguments.
         asked = {n: v for n, v in kwargs.items() if n in self._unknown and v is not None}
-        if not probe.in_flight or shift_labels is not None or original is None or asked:
-            probe.refuse_unknown_loss(asked, shift_labels)
-            if original is None:
-                raise IncompatibleError("model: its loss function was detached in mid-forward.")
-            return original(
+        seen = _awaiting(self._probe)
+        if seen is not None:
+            _refuse_unknown_loss(asked, shift_labels)
+        if original is None:
+            raise IncompatibleError("model: its loss function was detached in mid-forward.")
+        if seen is not None:
+            seen.show("logits", logits, None)
+        if seen is None or seen.leaves_loss_to_host():
+            loss = original(
                 logits,
                 labels,
                 vocab_size,
@@ -108,14 +114,15 @@ class LossFunctionAdapter:
                 shift_labels=shift_labels,
                 **kwargs,
             )
-        shifted = probe.shifted_labels().to(logits.device)
+            return loss if seen is None else seen.host_computed(loss, num_items_in_batch)
+        shifted = seen.shifted_labels().to(logits.device)
         token_loss = functional.cross_entropy(
             logits.float().view(-1, vocab_size),
             shifted.view(-1),
             ignore_index=ignore_index,
             reduction="none",
         ).view(shifted.shape)
-        return probe.weighted_scalar(token_loss, num_items_in_batch)
+        return seen.weighted_scalar(token_loss, num_items_in_batch)
 
 
 class ChunkedAdapter:
@@ -165,53 +172,95 @@ class ChunkedAdapter:
         final_logit_softcapping: float | None = None,
         lm_head_bias: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        probe = next((p for p in cls._probes if p.in_flight and p.owns(hidden_states)), None)
         original = cls._original
         if original is None:
             raise IncompatibleError("trl: the chunked loss was detached in mid-forward.")
+        passes = (_awaiting(probe) for probe in cls._probes)
+        seen = next((p for p in passes if p is not None and p.owns(hidden_states)), None)
         if not cls._probes:
             cls._restore()  # the last probe went without detaching: its run died
-        if probe is None or shift_labels is not None:
-            return original(
-                hidden_states,
-                lm_head_weight,
-                chunk_size,
-                labels=labels,
-                shift_labels=shift_labels,
-                num_items_in_batch=num_items_in_batch,
-                logit_scale=logit_scale,
-                final_logit_softcapping=final_logit_softcapping,
-                lm_head_bias=lm_head_bias,
-            )
-        shifted = probe.shifted_labels()
-        scores = linear_cross_entropy(
+        head = OutputHead(
+            lm_head_weight, lm_head_bias, LogitTransform(logit_scale, final_logit_softcapping)
+        )
+        if seen is not None and shift_labels is None:
+            seen.show("chunked", None, head)
+            if not seen.leaves_loss_to_host():
+                return _weighted_chunks(seen, hidden_states, head, chunk_size, num_items_in_batch)
+        found = original(
             hidden_states,
             lm_head_weight,
-            shifted.to(hidden_states.device),
-            bias=lm_head_bias,
-            chunk_tokens=chunk_size,
+            chunk_size,
+            labels=labels,
+            shift_labels=shift_labels,
+            num_items_in_batch=num_items_in_batch,
             logit_scale=logit_scale,
-            softcap=final_logit_softcapping,
+            final_logit_softcapping=final_logit_softcapping,
+            lm_head_bias=lm_head_bias,
         )
-        loss = probe.weighted_scalar(-scores.log_probs.float(), num_items_in_batch)
-        loss = probe.reported_like_host(loss, scores.summed_loss, num_items_in_batch)
-        n_valid = (shifted >= 0).sum()
-        return loss, scores.is_top1.sum(), scores.entropy.sum(), n_valid
+        if seen is not None and shift_labels is None:
+            seen.host_computed(found[0], num_items_in_batch)
+        return found
 
 
-def weight_log_probs(probe: SampleProbe, outputs: Any) -> None:
+def _weighted_chunks(
+    seen: ObservedPass,
+    hidden: Tensor,
+    head: OutputHead,
+    chunk_tokens: int,
+    num_items: Tensor | int | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    shifted = seen.shifted_labels()
+    scores = linear_cross_entropy(
+        hidden,
+        head.weight,
+        shifted.to(hidden.device),
+        bias=head.bias,
+        chunk_tokens=chunk_tokens,
+        logit_scale=head.transform.scale,
+        softcap=head.transform.cap,
+    )
+    loss = seen.weighted_scalar(-scores.log_probs.float(), num_items)
+    loss = seen.reported_like_host(loss, scores.summed_loss, num_items)
+    entropy = scores.entropy.detach().sum()
+    return loss, scores.is_top1.sum(), entropy, (shifted >= 0).sum()
+
+
+def weight_log_probs(seen: ObservedPass, outputs: Any) -> None:
     """Scale TRL ≥ 1.13's per-token ``log_probs`` [B, T − 1] in place of a second forward."""
     log_probs = outputs.log_probs
-    padded = functional.pad(log_probs, (0, 1))
-    weights = probe.weights_for(-padded)[:, :-1]
-    scaled = log_probs * weights.to(log_probs.dtype)
-    probe.follow_coefficient(scaled)
+    seen.show("log_probs", None, None)
+    if seen.leaves_loss_to_host():
+        seen.host_computed(-log_probs.detach().sum(), 1)
+        return
+    scaled = -seen.effective(-functional.pad(log_probs, (0, 1)))[:, :-1].to(log_probs.dtype)
+    seen.follow_coefficient(scaled)
     outputs.log_probs = scaled
     if getattr(outputs, "loss", None) is not None:
         # Keep the output's own loss consistent for hosts that read it instead.
         plain = log_probs.detach().sum()
         ratio = torch.where(plain != 0, scaled.detach().sum() / plain, torch.ones_like(plain))
         outputs.loss = outputs.loss * ratio
+
+
+def _awaiting(probe: SampleProbe) -> ObservedPass | None:
+    """The probe's observed forward under way, if its loss is still to come."""
+    seen = probe.current
+    return seen if seen is not None and seen.awaits_loss else None
+
+
+def _refuse_unknown_loss(kwargs: dict, shift_labels: Tensor | None) -> None:
+    """Raise if an observed forward asks for a loss that cannot be weighted.
+
+    Raises:
+        IncompatibleError: naming the argument.
+    """
+    if kwargs or shift_labels is not None:
+        names = sorted(kwargs) + (["shift_labels"] if shift_labels is not None else [])
+        raise IncompatibleError(
+            f"loss: the host passes {', '.join(names)} to the model's loss function, which "
+            "per-sample weights do not know; context or sequence parallelism and custom "
+            "loss arguments have to be off."
+        )
 
 
 def _loaded_sft_module() -> Any | None:

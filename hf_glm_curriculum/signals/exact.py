@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from hf_glm_curriculum.errors import IncompatibleError
+from hf_glm_curriculum.kernels.output_head import LogitTransform
 from hf_glm_curriculum.models import causal_lm
-from hf_glm_curriculum.signals.ghost_head import LogitTransform, add_fused_head
+from hf_glm_curriculum.signals.ghost_head import add_fused_head
 from hf_glm_curriculum.signals.ghost_modules import Watched, WatchedLinear, WatchedLookup, watch
 from hf_glm_curriculum.signals.ghost_sums import ExactNorms
 from hf_glm_curriculum.signals.microbatch import Microbatch

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from hf_glm_curriculum.kernels.output_head import LogitTransform
 from hf_glm_curriculum.signals.ghost_layout import Layout
 from hf_glm_curriculum.signals.ghost_math import (
     accumulation,
@@ -32,40 +33,6 @@ if TYPE_CHECKING:
 
 LOGIT_ELEMENTS = 2**24
 """Most logits that exist at the same time."""
-
-
-@dataclass(frozen=True)
-class LogitTransform:
-    """What a model does to its raw logits: a factor, then ``cap · tanh(z / cap)``."""
-
-    scale: float = 1.0
-    cap: float | None = None
-
-    @classmethod
-    def of(cls, config: Any) -> LogitTransform:
-        """Read it off a model's config, under the names that model families give it."""
-        text = config.get_text_config()
-        factors = [
-            value
-            for name in ("logit_scale", "output_multiplier", "lm_head_multiplier")
-            if (value := getattr(text, name, None)) is not None
-        ]
-        divisor = getattr(text, "logits_scaling", None)
-        if not factors and divisor is not None:
-            # HyperCLOVA X multiplies with what Granite and MiniCPM3 divide by.
-            factors = [divisor if text.model_type == "hyperclovax" else 1 / divisor]
-        return cls(factors[0] if factors else 1.0, getattr(text, "final_logit_softcapping", None))
-
-    def __call__(self, raw: Tensor) -> Tensor:
-        """Logits that go into the softmax."""
-        scaled = raw if self.scale == 1.0 else raw * self.scale
-        return scaled if self.cap is None else self.cap * torch.tanh(scaled / self.cap)
-
-    def pull_back(self, gradient: Tensor, logits: Tensor) -> Tensor:
-        """Turn the gradient of the softmax's logits into that of the raw ones, in place."""
-        if self.cap is not None:
-            gradient *= 1 - (logits / self.cap).square()
-        return gradient if self.scale == 1.0 else gradient.mul_(self.scale)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable
-from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,59 +21,16 @@ from hf_glm_curriculum.signals.adapters import (
     weight_log_probs,
 )
 from hf_glm_curriculum.signals.exact import GhostNorms
-from hf_glm_curriculum.signals.microbatch import (
-    EMBEDDING_SIZE,
-    Microbatch,
-    SampleSignals,
-    segment_sum,
-    spread,
-)
+from hf_glm_curriculum.signals.microbatch import EMBEDDING_SIZE, Microbatch, segment_sum
+from hf_glm_curriculum.signals.observed_pass import ObservedPass
 from hf_glm_curriculum.signals.packing import check_samples_are_apart
+from hf_glm_curriculum.signals.subscription import (
+    AttachedProbe,
+    Objective,
+    Subscription,
+    Weigher,
+)
 from hf_glm_curriculum.signals.surprisal import UnigramSurprisal
-
-
-class Weigher(Protocol):
-    """Gives each sample of a micro-batch its loss weight, before the backward pass."""
-
-    def __call__(self, batch: Microbatch) -> Tensor:
-        """Return [S] float32 weights ≥ 0; ``batch.loss`` and ``batch.onset_loss`` are known."""
-        ...
-
-
-class Subscription:
-    """One listener's view of a probe: its weigher, its scope and its queue of signals."""
-
-    def __init__(
-        self,
-        probe: SampleProbe,
-        weigher: Weigher | None,
-        is_live: Callable[[], bool],
-        is_over: Callable[[], bool],
-        wants_embedding: bool,
-        exact: bool,
-    ) -> None:
-        """Made by :meth:`SampleProbe.subscribe`."""
-        self.weigher = weigher
-        self.is_live = is_live
-        self.is_over = is_over
-        self.wants_embedding = wants_embedding
-        self.exact = exact
-        self._probe = probe
-        self._queue: list[Microbatch] = []
-
-    def push(self, batch: Microbatch) -> None:
-        """Queue a micro-batch; its signals are complete once its backward has run."""
-        self._queue.append(batch)
-
-    def drain(self) -> list[SampleSignals]:
-        """Return the signals of every micro-batch since the last call, in order."""
-        queue, self._queue = self._queue, []
-        found = (batch.signals(self.exact) for batch in queue)
-        return [signals for signals in found if signals is not None]
-
-    def close(self) -> None:
-        """Stop listening; the model is untouched again once the last listener has gone."""
-        self._probe.unsubscribe(self)
 
 
 class SampleProbe:
@@ -108,10 +64,9 @@ class SampleProbe:
         self._subscriptions: list[Subscription] = []
         self._handles: list[Any] = []
         self._loss_adapter = LossFunctionAdapter(self, self._causal)
-        self._current: Microbatch | None = None
-        self._live: list[Subscription] = []
+        self.current: ObservedPass | None = None
+        """The observed forward under way."""
         self._ghosts: GhostNorms | None = None
-        self._hidden: Tensor | None = None
         self._projection: Tensor | None = None
         self._said: set[str] = set()
         self._knows_packing = False
@@ -130,6 +85,7 @@ class SampleProbe:
         is_over: Callable[[], bool] = lambda: False,
         wants_embedding: bool = False,
         exact: bool = False,
+        objective: Objective | None = None,
     ) -> Subscription:
         """Start listening; hooks go on with the first subscription.
 
@@ -140,14 +96,24 @@ class SampleProbe:
                 for; a listener that says yes has gone without closing, and is closed.
             wants_embedding: also compute the projected mean hidden state.
             exact: gradient norms over all trainable parameters instead of the hidden ones.
+            objective: chooses the token losses that are trained; its subscription yields no
+                signals.
 
         Returns:
             A :class:`Subscription` whose ``drain()`` yields :class:`SampleSignals`.
 
         Raises:
-            IncompatibleError: if ``exact`` does not know a trainable parameter's module.
+            IncompatibleError: if ``exact`` does not know a trainable parameter's module, or
+                somebody else gives the probe its objective.
         """
-        subscription = Subscription(self, weigher, is_live, is_over, wants_embedding, exact)
+        if objective is not None and any(s.objective for s in self._subscriptions):
+            raise IncompatibleError(
+                "objective: this model's loss is composed by another callback already; put all "
+                "terms into one CompositeLoss."
+            )
+        subscription = Subscription(
+            self, weigher, is_live, is_over, wants_embedding, exact, objective
+        )
         if exact and self._ghosts is None:
             self._ghosts = GhostNorms(self.model)
         if not self._subscriptions:
@@ -200,8 +166,7 @@ class SampleProbe:
         self._handles = []
         self._loss_adapter.detach()
         ChunkedAdapter.detach(self)
-        self._current = self._hidden = None
-        self._live = []
+        self.current = None
         self._forget_compiled_code()
 
     def _forget_compiled_code(self) -> None:
@@ -211,160 +176,91 @@ class SampleProbe:
 
     # -- hooks -------------------------------------------------------------------------------
 
-    def _before_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict) -> None:
+    def _before_forward(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict
+    ) -> tuple[tuple[Any, ...], dict] | None:
         if module is not self.model:
-            return  # a copy of the model took the hooks along
-        self._current = self._hidden = None
+            return None  # a copy of the model took the hooks along
+        self.current = None
+        columns = {name: kwargs.pop(name) for name in self._extra_columns() if name in kwargs}
+        changed = (args, kwargs) if columns else None
         if not (module.training and torch.is_grad_enabled()):
-            return
-        self._live = [s for s in self._subscriptions if s.is_live()]
+            return changed
+        live = [s for s in self._subscriptions if s.is_live()]
         if self._ghosts is not None:
             self._ghosts.abandon()
-        if not self._live:
-            return self.close_ended()
+        if not live:
+            self.close_ended()
+            return changed
         inputs = {**dict(zip(self._signature, args, strict=False)), **kwargs}
+        self._begin_pass(inputs, columns, live)
+        return changed
+
+    def _begin_pass(self, inputs: dict, columns: dict, live: list[Subscription]) -> None:
         for name in ("input_ids", "labels"):
             if inputs.get(name) is None:
                 raise IncompatibleError(_NOT_SHOWN.format(name=name))
-        self._current = Microbatch.from_inputs(
+        batch = Microbatch.from_inputs(
             inputs["input_ids"],
             inputs["labels"],
             inputs.get("attention_mask"),
             inputs.get("position_ids"),
             inputs.get("cu_seq_lens_q"),
         )
-        if self._current.count > inputs["input_ids"].shape[0] and not self._knows_packing:
+        self.current = ObservedPass(batch, inputs, columns, live, self.surprisal, self._causal)
+        packed = batch.count > inputs["input_ids"].shape[0]
+        if packed and self.current.wants_samples and not self._knows_packing:
             check_samples_are_apart(self._causal, inputs)
             self._knows_packing = True
-        if self._ghosts is not None and any(s.exact for s in self._live):
+        if self._ghosts is not None and any(s.exact for s in live):
+            _refuse_exact_norms_of(self.current.objective)
             flattened = inputs.get("cu_seq_lens_q") is not None
-            self._ghosts.begin(self._current, inputs["input_ids"], flattened)
+            self._ghosts.begin(batch, inputs["input_ids"], flattened)
+
+    def _extra_columns(self) -> list[str]:
+        return [c for s in self._subscriptions if s.objective for c in s.objective.columns()]
 
     def _after_backbone(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        batch = self._current
-        if batch is None or batch.loss is not None or module is not self._backbone:
+        seen = self.current
+        if seen is None or seen.settled or module is not self._backbone:
             return
         hidden = output[0] if isinstance(output, tuple) else output.last_hidden_state
-        self._hidden = hidden.detach()
-        if any(s.wants_embedding for s in self._live):
-            batch.embedding = self._embed(hidden.detach(), batch)
+        seen.hidden = hidden
+        if any(s.wants_embedding for s in seen.live):
+            seen.batch.embedding = self._embed(hidden.detach(), seen.batch)
+        if not any(s.observes for s in seen.live):
+            return
         if hidden.requires_grad:
-            hidden.register_hook(batch.record_hidden_gradient)
+            hidden.register_hook(seen.batch.record_hidden_gradient)
         else:
             self._say("no trainable parameter lies below the last hidden states: no grad_norm")
 
     def _after_forward(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict, output: Any
     ) -> None:
-        batch = self._current
-        if batch is None or module is not self.model:
+        seen = self.current
+        if seen is None or module is not self.model:
             return
-        if batch.loss is None and getattr(output, "log_probs", None) is not None:
-            weight_log_probs(self, output)
-        if batch.exact is not None and self._ghosts is not None:
-            self._ghosts.finish(self._hidden, self.shifted_labels())
-        self._current = self._hidden = None
-        if batch.loss is None:
+        if not seen.settled and getattr(output, "log_probs", None) is not None:
+            weight_log_probs(seen, output)
+        if seen.batch.exact is not None and self._ghosts is not None:
+            hidden = None if seen.hidden is None else seen.hidden.detach()
+            self._ghosts.finish(hidden, seen.shifted_labels())
+        self.current = None
+        if not seen.settled:
             raise IncompatibleError(
                 f"model: {type(self._causal).__name__} returned a loss that went through none of "
                 "the known loss functions; use a model of the transformers library."
             )
-        for subscription in self._live:
-            subscription.push(batch)
+        for subscription in seen.live:
+            subscription.push(seen.batch)
 
     @property
     def is_attached(self) -> bool:
         """Whether anybody listens."""
         return bool(self._subscriptions)
 
-    # -- called by the adapters --------------------------------------------------------------
-
-    @property
-    def in_flight(self) -> bool:
-        """Whether an observed forward is under way, in a run that is, and has no loss yet."""
-        if self._current is None or self._current.loss is not None:
-            return False
-        return any(subscription.is_live() for subscription in self._live)
-
-    def owns(self, hidden: Tensor) -> bool:
-        """Whether ``hidden`` are the last hidden states of the forward under way."""
-        seen = self._hidden
-        same = seen is not None and hidden.shape == seen.shape
-        return same and hidden.data_ptr() == seen.data_ptr()  # type: ignore[union-attr]
-
-    def shifted_labels(self) -> Tensor:
-        """[B, T] int64 label each position predicts, -100 where there is none."""
-        batch = self._batch()
-        return torch.where(batch.target >= 0, batch.next_labels(), -100)
-
-    def weights_for(self, token_loss: Tensor) -> Tensor:
-        """Record token losses [B, T] and return the weight of each position, [B, T] float32."""
-        batch = self._batch()
-        with torch.no_grad():
-            labels = batch.next_labels()
-            self.surprisal.update(labels, batch.target >= 0)
-            batch.record_losses(token_loss, self.surprisal(labels))
-            batch.weight = torch.ones_like(batch.loss)  # type: ignore[arg-type]
-            for subscription in self._live:
-                if subscription.weigher is not None:
-                    batch.weight = batch.weight * subscription.weigher(batch)
-            return spread(batch.weight, batch.target)
-
-    def weighted_scalar(self, token_loss: Tensor, num_items: Tensor | int | None) -> Tensor:
-        """Reduce [B, T] token losses to the loss the host backpropagates: Σ w·ℓ / N."""
-        batch = self._batch()
-        weights = self.weights_for(token_loss)
-        denominator = self._denominator(num_items, token_loss.device)
-        loss = (token_loss * weights).sum() / denominator
-        if loss.requires_grad:
-            loss.register_hook(partial(_record_scalar_coefficient, batch, denominator))
-        return loss
-
-    def reported_like_host(
-        self, loss: Tensor, host_sum: Tensor, num_items: Tensor | int | None
-    ) -> Tensor:
-        """Give a loss whose weights are all 1 the value the host would have reported.
-
-        Under CPU autocast TRL sums token losses in bfloat16. Gradients do not depend on it; the
-        reported loss does, by up to 2⁻⁸ of its value, and a neutral run should report the same.
-        """
-        weight = self._batch().weight
-        if weight is None:
-            return loss
-        host = host_sum / self._denominator(num_items, loss.device)
-        return loss + torch.where((weight == 1).all(), host - loss.detach(), 0.0)
-
-    def _denominator(self, num_items: Tensor | int | None, device: torch.device) -> Tensor:
-        """N: what the host passes, or the local label tokens (at least 1, for a finite zero)."""
-        if num_items is None:
-            return self._batch().n_tokens.sum().clamp(min=1)
-        return torch.as_tensor(num_items, device=device)
-
-    def follow_coefficient(self, scaled_log_probs: Tensor) -> None:
-        """Read the host's factor on token losses off the gradient of weighted log-probs."""
-        if scaled_log_probs.requires_grad:
-            scaled_log_probs.register_hook(partial(_record_token_coefficient, self._batch()))
-
-    def refuse_unknown_loss(self, kwargs: dict, shift_labels: Tensor | None) -> None:
-        """Raise if an observed forward asks for a loss this probe cannot weight.
-
-        Raises:
-            IncompatibleError: naming the argument.
-        """
-        if self.in_flight and (kwargs or shift_labels is not None):
-            names = sorted(kwargs) + (["shift_labels"] if shift_labels is not None else [])
-            raise IncompatibleError(
-                f"loss: the host passes {', '.join(names)} to the model's loss function, which "
-                "per-sample weights do not know; context or sequence parallelism and custom "
-                "loss arguments have to be off."
-            )
-
     # -- helpers -----------------------------------------------------------------------------
-
-    def _batch(self) -> Microbatch:
-        if self._current is None:
-            raise IncompatibleError("probe: no observed forward is under way.")
-        return self._current
 
     def _embed(self, hidden: Tensor, batch: Microbatch) -> Tensor:
         segments = batch.segments.index
@@ -379,23 +275,6 @@ class SampleProbe:
         if message not in self._said:
             self._said.add(message)
             warnings.warn(f"hf_glm_curriculum: {message}.", stacklevel=2)
-
-
-class AttachedProbe:
-    """A subscription as a context manager, for use without a trainer."""
-
-    def __init__(self, subscription: Subscription) -> None:
-        """Made by :meth:`SampleProbe.attach`."""
-        self._subscription = subscription
-        self.drain = subscription.drain
-
-    def __enter__(self) -> AttachedProbe:
-        """Return itself; hooks are on already."""
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        """Take the hooks off."""
-        self._subscription.close()
 
 
 def probe_for(model: nn.Module) -> SampleProbe:
@@ -421,15 +300,12 @@ _NOT_SHOWN = (
 )
 
 
-def _record_scalar_coefficient(batch: Microbatch, denominator: Tensor, gradient: Tensor) -> None:
-    batch.coefficient = gradient.detach() / denominator
-
-
-def _record_token_coefficient(batch: Microbatch, gradient: Tensor) -> None:
-    used = (batch.target >= 0).to(gradient)
-    padded = nn.functional.pad(gradient.detach(), (0, 1)) * used
-    total = segment_sum(padded, batch.target, batch.count)
-    batch.coefficient = -total / batch.n_tokens.clamp(min=1)
+def _refuse_exact_norms_of(objective: Objective | None) -> None:
+    if objective is not None and not objective.neutral():
+        raise IncompatibleError(
+            "grad_norm: 'exact' knows the gradient of next-token cross-entropy, and a composite "
+            "loss trains on another; use grad_norm='hidden'."
+        )
 
 
 def _is_compiled(model: nn.Module) -> bool:
