@@ -81,13 +81,12 @@ def build_model(kind: str = "llama", seed: int = 0, **overrides: Any) -> torch.n
         vocab_size=len(SPECIAL_TOKENS) + 256,
         hidden_size=32,
         intermediate_size=48,
-        num_hidden_layers=2,
         num_attention_heads=4,
         max_position_embeddings=512,
         bos_token_id=None,
         pad_token_id=0,
         eos_token_id=1,
-        **{**_SIZES[kind], **overrides},
+        **{"num_hidden_layers": 2, **_SIZES[kind], **overrides},
     )
     torch.manual_seed(seed)
     return AutoModelForCausalLM.from_config(config)

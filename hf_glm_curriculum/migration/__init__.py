@@ -1,0 +1,1 @@
+"""From pre-training to instruction tuning in one run, layer by layer."""
