@@ -13,15 +13,19 @@ if TYPE_CHECKING:
     from hf_glm_curriculum.data.audit import audit_records as audit_records
     from hf_glm_curriculum.data.content_id import content_ids as content_ids
     from hf_glm_curriculum.data.index import SampleIndex as SampleIndex
+    from hf_glm_curriculum.data.mixture import CurriculumMixture as CurriculumMixture
     from hf_glm_curriculum.lifespan.callback import SampleLifespanCallback as SampleLifespanCallback
     from hf_glm_curriculum.lifespan.config import LifespanConfig as LifespanConfig
     from hf_glm_curriculum.signals.ledger import SampleLedger as SampleLedger
+    from hf_glm_curriculum.signals.mixture_callback import MixtureCallback as MixtureCallback
     from hf_glm_curriculum.signals.probe import SampleProbe as SampleProbe
 
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "CurriculumMixture": "data.mixture",
     "LifespanConfig": "lifespan.config",
+    "MixtureCallback": "signals.mixture_callback",
     "SampleIndex": "data.index",
     "SampleLedger": "signals.ledger",
     "SampleLifespanCallback": "lifespan.callback",
@@ -32,7 +36,9 @@ _PUBLIC = {
 }
 
 __all__ = [
+    "CurriculumMixture",
     "LifespanConfig",
+    "MixtureCallback",
     "SampleIndex",
     "SampleLedger",
     "SampleLifespanCallback",
