@@ -3,11 +3,22 @@
 Times ``SampleLife.weigh`` and ``SampleLife.absorb`` on batches of 16 random samples (no model:
 everything the callback does in a step but the hooks), and counts the ledger's bytes a sample.
 The cost should not grow with the number of samples.
+
+The largest size once more, in memory and in files (``ledger_folder``), each in a process of its
+own: anonymous memory is what the system cannot take back; pages of the ledger's files count as
+resident while they are in use, and the system may write them out at any time.
 """
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import tempfile
+import threading
 import time
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,8 +29,12 @@ from hf_glm_curriculum.data.index import SampleIndex
 from hf_glm_curriculum.lifespan.config import LifespanConfig
 from hf_glm_curriculum.lifespan.life import SampleLife
 from hf_glm_curriculum.signals.microbatch import Microbatch
+from hf_glm_curriculum.storage import save_tensors
 
 BATCH, TOKENS = 16, 32
+SIZES = (10**4, 10**5, 10**6, 10**7)
+PLACES = ("memory", "files")
+CONFIG = LifespanConfig(neighbours="none")
 
 
 def known_ids(n: int, seed: int) -> np.ndarray:
@@ -43,34 +58,122 @@ def step(life: SampleLife, rows: np.ndarray, ids: np.ndarray) -> None:
         life.absorb([signals])
 
 
-def measure(n: int, repeats: int, seed: int) -> tuple[float, float]:
-    """Median milliseconds a step and ledger bytes a sample."""
-    ids = known_ids(n, seed)
-    life = SampleLife(LifespanConfig(neighbours="none"), SampleIndex(ids))
+def steps(life: SampleLife, ids: np.ndarray, repeats: int, seed: int) -> float:
+    """Median milliseconds of steps on random samples."""
     generator = np.random.default_rng(seed)
     # Half of the reference population has been seen, as in the middle of an epoch.
-    life.ledger.column("lifetime")[: n // 2] = 1
+    life.ledger.column("lifetime")[: len(ids) // 2] = 1
     times = []
     for _ in range(repeats):
-        rows = generator.integers(0, n, BATCH)
+        rows = generator.integers(0, len(ids), BATCH)
         start = time.perf_counter()
         step(life, rows, ids)
         times.append(time.perf_counter() - start)
     life.flush()
-    return 1e3 * float(np.median(times)), life.ledger.nbytes / n
+    return 1e3 * float(np.median(times))
+
+
+def measure(n: int, repeats: int, seed: int) -> tuple[float, float]:
+    """Median milliseconds a step and ledger bytes a sample."""
+    ids = known_ids(n, seed)
+    life = SampleLife(CONFIG, SampleIndex(ids))
+    return steps(life, ids, repeats, seed), life.ledger.nbytes / n
+
+
+# -- memory --------------------------------------------------------------------------------------
+
+
+class MemoryWatch:
+    """Highest anonymous and resident memory of this process, MiB, read every 10 ms."""
+
+    def __init__(self) -> None:
+        """Start watching; what there is now is the base of every figure."""
+        self._base = self._highest = self._now()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def highest(self) -> dict[str, float]:
+        """The highest above the base since the last call."""
+        time.sleep(0.05)
+        found = {name: value - self._base[name] for name, value in self._highest.items()}
+        self._highest = self._now()
+        return found
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(0.01)
+            now = self._now()
+            self._highest = {k: max(value, now[k]) for k, value in self._highest.items()}
+
+    @staticmethod
+    def _now() -> dict[str, float]:
+        lines = Path("/proc/self/status").read_text("utf-8").splitlines()
+        fields = dict(line.split(":", 1) for line in lines)
+        names = {"anonymous": "RssAnon", "resident": "VmRSS"}
+        return {name: int(fields[field].split()[0]) / 1024 for name, field in names.items()}
+
+
+def one_process(n: int, place: str, repeats: int, seed: int) -> dict[str, Any]:
+    """Make a ledger, step, refresh and save a checkpoint, in this process."""
+    ids = known_ids(n, seed)
+    steps(SampleLife(CONFIG, SampleIndex(ids[:1000])), ids[:1000], 5, seed)  # warm up
+    found: dict[str, Any] = {"place": place}
+    with tempfile.TemporaryDirectory() as folder:
+        files = Path(folder) / "ledger" if place == "files" else None
+        watch, start = MemoryWatch(), time.perf_counter()
+        life = SampleLife(CONFIG, SampleIndex(ids), folder=files)
+        found["making"] = {**watch.highest(), "seconds": time.perf_counter() - start}
+        start = time.perf_counter()
+        milliseconds = steps(life, ids, repeats, seed)
+        found["stepping"] = {**watch.highest(), "ms": milliseconds}
+        start = time.perf_counter()
+        life.refresh()
+        life.summary()
+        found["refreshing"] = {**watch.highest(), "seconds": time.perf_counter() - start}
+        start = time.perf_counter()
+        save_tensors(Path(folder) / "checkpoint.safetensors", life.tensors())
+        found["saving"] = {**watch.highest(), "seconds": time.perf_counter() - start}
+        life.ledger.close()
+    return found
+
+
+def memory_rows(n: int, repeats: int, seed: int) -> list[dict[str, Any]]:
+    """Table lines of the largest ledger in memory and in files."""
+    rows = []
+    for place in PLACES:
+        command = [sys.executable, __file__, "--seed", str(seed), "--place", place]
+        command += ["--samples", str(n), "--repeats", str(repeats)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        found = json.loads(done.stdout)
+        name = f"{n:,} samples in {place}"
+        rows.append({"measure": f"{name}: ms a step", "value": found["stepping"]["ms"]})
+        for doing in ("making", "stepping", "refreshing", "saving"):
+            part = found[doing]
+            note = f"{part['resident']:,.0f} MiB resident"
+            note += f", {part['seconds']:.1f} s" if "seconds" in part else ""
+            measured = f"{name}, {doing}: MiB anonymous, highest"
+            rows.append({"measure": measured, "value": part["anonymous"], "note": note})
+    return rows
 
 
 def main() -> None:
     """Measure every size and record the table."""
-    args = parser(__doc__).parse_args()
-    sizes = (10**4, 10**5, 10**6, 10**7)
+    flags = parser(__doc__)
+    flags.add_argument("--place", choices=PLACES, help="measure memory in this process, as JSON")
+    flags.add_argument("--samples", type=int, default=SIZES[-1])
+    flags.add_argument("--repeats", type=int, default=60)
+    args = flags.parse_args()
+    if args.place:
+        found = one_process(args.samples, args.place, args.repeats, args.seed)
+        sys.stdout.write(json.dumps(found))
+        return
+    repeats = 200 if args.full else 60
     content_ids(torch.zeros(1, 4, dtype=torch.int64))  # warm up
-    found = {n: measure(n, 200 if args.full else 60, args.seed) for n in sizes}
+    found = {n: measure(n, repeats, args.seed) for n in SIZES}
     rows = [
         {"measure": f"{n:,} samples: ms a step", "value": ms, "note": f"{size:.0f} bytes a sample"}
         for n, (ms, size) in found.items()
     ]
-    ratio = found[sizes[-1]][0] / found[sizes[1]][0]
+    ratio = found[SIZES[-1]][0] / found[SIZES[1]][0]
     rows.append(
         {
             "measure": "10⁷ over 10⁵ samples",
@@ -79,6 +182,7 @@ def main() -> None:
             "met": ratio <= 1.5,
         }
     )
+    rows += memory_rows(SIZES[-1], repeats, args.seed)
     record("ledger_scale", rows, args.seed, batch=BATCH)
 
 

@@ -28,6 +28,7 @@ from hf_glm_curriculum.signals.checkpoints import resume_folder, state_path
 from hf_glm_curriculum.signals.distributed import (
     from_first_rank,
     gather_signals,
+    rank,
     sum_over_ranks,
     world_size,
 )
@@ -100,6 +101,7 @@ class SampleLifespanCallback(TrainerCallback):
     def detach(self) -> None:
         """Take every hook off the model; needed only after a run that died of an exception."""
         self._unhook()
+        self.ledger.close()
         self._reporter = self._dump = None
 
     def _unhook(self) -> None:
@@ -139,7 +141,7 @@ class SampleLifespanCallback(TrainerCallback):
         self._probe = probe_for(model)
         self._probe.compiled |= bool(getattr(args, "torch_compile", False))
         index = self._index(dataset)
-        self._life = SampleLife(self.config, index, args.device, self.name)
+        self._life = SampleLife(self.config, index, args.device, self.name, self._files())
         # Without an index, ledger rows are in order of sight and name no row of the data set.
         self._texts = DatasetTexts(None if index is None else dataset, processing_class)
         _refuse_textless(self.judge, self._texts)
@@ -259,6 +261,7 @@ class SampleLifespanCallback(TrainerCallback):
             write_outputs(folder, self._life, self._texts, f"{self.name}/")
         if len(self.ledger) and not bool((self.ledger.column("lifetime") > 0).any()):
             self._say("no sample was observed: none had a label token")
+        self.ledger.close()
         if self._reporter is not None:
             self._reporter.end()
         self._reporter = self._dump = None
@@ -273,6 +276,11 @@ class SampleLifespanCallback(TrainerCallback):
         if not self.config.index_dataset or "input_ids" not in names:
             return None
         return SampleIndex.from_dataset(dataset) if hasattr(dataset, "__len__") else None
+
+    def _files(self) -> Path | None:
+        """Where this rank's ledger lies, if it is to lie in files; no two ranks share any."""
+        folder = self.config.ledger_folder
+        return None if folder is None else Path(folder) / self.name / f"rank{rank()}"
 
     def _find_neighbours(self, dataset: Any) -> None:
         indexed = dataset if len(self.ledger) else None

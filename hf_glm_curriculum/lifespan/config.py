@@ -74,6 +74,10 @@ class LifespanConfig:
     sync_every: int = 16
     """Optimizer steps between two flushes of samples that were not known in advance."""
 
+    ledger_folder: str | None = None
+    """Folder in which the ledger lies in memory-mapped files instead of in memory (on the CPU, a
+    sub-folder for each callback and rank); for data sets of tens of millions of samples."""
+
     index_dataset: bool = True
     """Hash the training data before the first step, so that rows are known and none is unknown."""
 

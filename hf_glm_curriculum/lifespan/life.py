@@ -5,8 +5,8 @@ Knows nothing of trainers. Shape letters: M samples of a step, R ledger rows.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +17,14 @@ from hf_glm_curriculum.errors import StateError
 from hf_glm_curriculum.lifespan import weighting
 from hf_glm_curriculum.lifespan.config import SIGNALS, LifespanConfig
 from hf_glm_curriculum.lifespan.judges import Judge, read_verdicts
+from hf_glm_curriculum.lifespan.life_views import (
+    blocks,
+    mean_training_weight,
+    observed_cases,
+    spread_cases,
+    summary,
+)
+from hf_glm_curriculum.lifespan.population import survey, unknown_population, warm_scale
 from hf_glm_curriculum.lifespan.states import (
     after_visit,
     apply_verdicts,
@@ -24,7 +32,7 @@ from hf_glm_curriculum.lifespan.states import (
     visited_weight,
 )
 from hf_glm_curriculum.signals.ledger import SampleLedger, SampleState
-from hf_glm_curriculum.signals.microbatch import TOKEN_MEANS, Microbatch, SampleSignals, concatenate
+from hf_glm_curriculum.signals.microbatch import Microbatch, SampleSignals, concatenate
 from hf_glm_curriculum.signals.neighbours import (
     checked_neighbours,
     embedding_neighbours,
@@ -49,6 +57,7 @@ class SampleLife:
         index: SampleIndex | None = None,
         device: torch.device | str = "cpu",
         note: str = "lifespan",
+        folder: str | os.PathLike[str] | None = None,
     ) -> None:
         """Start with nothing seen.
 
@@ -57,6 +66,11 @@ class SampleLife:
             index: ids known in advance.
             device: where the columns live.
             note: name under which raw weights travel with the micro-batch.
+            folder: keeps the columns in files instead, on the CPU: micro-batches of another
+                device then cost a copy to the host and back each.
+
+        Raises:
+            StateError: if the folder cannot be used; see `SampleLedger`.
         """
         self.config = config
         self.note = note
@@ -65,7 +79,9 @@ class SampleLife:
             history=config.history,
             drift="drift" in config.signals,
             neighbours=0 if config.neighbours == "none" else config.neighbour_count,
+            folder=folder,
         )
+        device = "cpu" if folder is not None else device
         self._bind(device)
         self.closed_step = 0
         """Optimizer step at which the last epoch was closed."""
@@ -88,7 +104,8 @@ class SampleLife:
 
         Unknown samples count as first visits. Raw and final weights are left on ``batch.notes``.
         """
-        rows = self.ledger.lookup(batch.ids)
+        home = batch.ids.device
+        rows = self.ledger.lookup(batch.ids.to(self.device))
         raw = self._raw_weight(rows, batch)
         weight = torch.ones_like(raw)
         if not self.config.observe_only:
@@ -98,6 +115,7 @@ class SampleLife:
                 listed = torch.where(rows < len(self.drawn_state), rows, -1)
                 drawn = self._of_rows(self.drawn_state, listed, SampleState.TRAINING)
                 weight = visited_weight(state, drawn, weight)
+        raw, weight = raw.to(home), weight.to(home)
         # Other listeners may weigh the batch too: what this one asked for travels by name.
         batch.notes[f"{self.note}.raw"], batch.notes[f"{self.note}.weight"] = raw, weight
         return weight
@@ -107,6 +125,7 @@ class SampleLife:
         loss = batch.loss
         if loss is None:
             raise StateError("lifespan: weights were asked for before the losses were known.")
+        loss = loss.to(self.device)
         if config.weighting == "none":
             return torch.ones_like(loss)
         history = self.ledger.history(rows)
@@ -116,7 +135,7 @@ class SampleLife:
             return weighting.article_weight(losses, history.grad_norm, *bounds)
         later = weighting.progress_weight(losses, history.grad_norm, self.population, *bounds)
         fields = {n: "loss" if n == "loss" else f"{n}_loss" for n in weighting.READINGS}
-        now = {name: getattr(batch, field) for name, field in fields.items()}
+        now = {name: getattr(batch, field).to(self.device) for name, field in fields.items()}
         suspicion = weighting.suspicion(now, self.population)
         visited = self._of(rows, "visits", 0) > 0
         fresh = weighting.first_visit_weight(suspicion, config.weight_floor)
@@ -148,6 +167,7 @@ class SampleLife:
         signals = concatenate(parts)
         if gather is not None:
             signals = gather(signals)
+        signals = signals.to(self.device)
         rows = self._enter(signals)
         self._waiting.append((signals, (rows < 0) & torch.isfinite(signals.loss)))
         return signals
@@ -206,48 +226,23 @@ class SampleLife:
             keep = torch.nonzero(unknown).squeeze(1)
             if keep.numel() == 0:
                 continue
-            part = take(signals, keep)
+            part = signals.at(keep)
             self.ledger.add(part.ids)
             self._enter(part)
         return len(self.ledger) - before
 
     def _survey(self) -> weighting.Population:
-        """Robust statistics over at most ``REFERENCE_ROWS`` evenly spaced ledger rows.
+        """The population of now.
 
         Freezes the life vector's scales on the way, once enough samples are warmed up.
         """
-        ledger = self.ledger
-        stride = max(1, -(-len(ledger) // weighting.REFERENCE_ROWS))
-        sample = slice(None, None, stride)
-        rows = torch.arange(0, len(ledger), stride, device=self.device)
-        if rows.numel() == 0:
+        found = survey(self.ledger)
+        if found is None:
             return unknown_population(self.device)
-        seen = ledger.column("lifetime")[sample] > 0
-        history = ledger.history(rows)
-        training = seen & (ledger.column("state")[sample] == SampleState.TRAINING)
-        scale, upper = weighting.reference_scale, weighting.upper_scale
-        self._freeze(history.loss, history.grad_norm, sample, seen)
-        return weighting.Population(
-            progress=scale(weighting.relative_progress(history.loss), seen),
-            instability=scale(weighting.instability(history.grad_norm), seen)[0],
-            readings={
-                name: upper(ledger.mean_of(name, sample), seen) for name in weighting.READINGS
-            },
-            loss_median=scale(ledger.mean_of("loss", sample), seen)[0],
-            mean_weight=weighting.token_weighted_mean(
-                ledger.column("weight_raw")[sample], ledger.column("n_tokens")[sample], training
-            ),
-        )
-
-    def _freeze(self, losses: Tensor, grad_norms: Tensor, sample: slice, seen: Tensor) -> None:
-        """Fix the life vector's scales once half of the seen samples are through the warm-up."""
-        lifetime = self.ledger.column("lifetime")[sample]
-        warm = lifetime >= self.config.warmup_visits
-        vector = weighting.life_vector(losses, grad_norms, self.ledger.column("drift")[sample])
-        scale = torch.nanmedian(torch.where(warm.unsqueeze(1), vector, torch.nan), dim=0).values
-        ready = (2 * warm.sum() >= seen.sum()) & (warm.sum() > 0)
+        scale, ready = warm_scale(found, self.config.warmup_visits)
         self.scale = torch.where(self.frozen | ~ready, self.scale, scale)
         self.frozen = self.frozen | ready
+        return found.population
 
     # -- neighbours --------------------------------------------------------------------------
 
@@ -294,15 +289,11 @@ class SampleLife:
 
     def cases(self) -> pd.DataFrame:
         """Samples in the pool that await a verdict, as :class:`Judge` gets them (without text)."""
-        frame = self.ledger.to_pandas()
-        frame["loss_rank"] = frame["loss_mean"].rank(pct=True)
-        return frame.loc[frame["state"] == SampleState.OBSERVED.name].reset_index(drop=True)
+        return observed_cases(self.ledger)
 
     def spread(self, count: int) -> pd.DataFrame:
         """At most ``count`` of the samples seen, evenly spaced; columns as in :meth:`cases`."""
-        frame = self.ledger.to_pandas()
-        frame["loss_rank"] = frame["loss_mean"].rank(pct=True)
-        return frame.iloc[:: max(1, -(-len(frame) // count))].reset_index(drop=True)
+        return spread_cases(self.ledger, count)
 
     def judge(self, cases: pd.DataFrame, judge: Judge) -> Tensor:
         """Apply a judge's verdicts on :meth:`cases`.
@@ -328,43 +319,20 @@ class SampleLife:
             return
         self.population = self._survey()
         ledger = self.ledger
-        everything = slice(None)
-        ledger.column("suspicion").copy_(self._suspicion(everything))
+        for part in blocks(len(ledger)):
+            ledger.column("suspicion")[part] = self._suspicion(part)
         if self.config.observe_only:
             return
-        seen = ledger.column("lifetime") > 0
-        state = ledger.column("state")
-        training = seen & (state == SampleState.TRAINING)
-        raw = ledger.column("weight_raw")
-        mean = weighting.token_weighted_mean(raw, ledger.column("n_tokens"), training)
-        weight = effective_weight(state, raw, mean, self.config)
-        column = ledger.column("weight")
-        column.copy_(torch.where(seen, weight, column))
+        mean = mean_training_weight(ledger)
+        columns = (ledger.column(n) for n in ("lifetime", "state", "weight_raw", "weight"))
+        lifetime, state, raw, weight = columns
+        for part in blocks(len(ledger)):
+            new = effective_weight(state[part], raw[part], mean, self.config)
+            weight[part] = torch.where(lifetime[part] > 0, new, weight[part])
 
     def summary(self) -> dict[str, float]:
-        """Figures for the log: weights, bounds, states and what is known; copies to the host.
-
-        ``weight_*`` describe the samples seen so far; ``at_bound`` is the share of samples in
-        training whose raw weight sits at its floor or cap; ``state_*`` count samples.
-        """
-        ledger, config = self.ledger, self.config
-        seen = ledger.column("lifetime") > 0
-        if not bool(seen.any()):
-            return {"samples_seen": 0.0}
-        weight = ledger.column("weight")[seen]
-        state = ledger.column("state")[seen]
-        raw = ledger.column("weight_raw")[seen & (ledger.column("state") == 0)]
-        bound = (raw <= config.weight_floor) | (raw >= config.weight_cap)
-        values = {"samples_seen": float(weight.numel()), "weight_mean": float(weight.mean())}
-        for percent in (10, 50, 90):
-            values[f"weight_p{percent}"] = quantile(weight, percent / 100)
-        values["at_bound"] = float(bound.float().mean()) if raw.numel() else 0.0
-        values["visits_mean"] = float(ledger.column("lifetime")[seen].float().mean())
-        values["loss_median"] = float(self.population.loss_median)
-        values["progress_median"] = float(self.population.progress[0])
-        for member in SampleState:
-            values[f"state_{member.name.lower()}"] = float((state == member).sum())
-        return values
+        """Figures for the log; see `life_views.summary`."""
+        return summary(self.ledger, self.population, self.config)
 
     # -- state -------------------------------------------------------------------------------
 
@@ -391,25 +359,9 @@ class SampleLife:
             raise StateError(
                 f"lifespan: the saved state lacks {error}; resume from another checkpoint."
             ) from error
-        packed = self.ledger.index.packed_row
-        ledger = SampleLedger.from_tensors(tensors)
-        if ledger.history_length != self.config.history:
-            raise StateError(
-                f"history: the checkpoint keeps {ledger.history_length} visits and the config "
-                f"asks for {self.config.history}; set history={ledger.history_length} to resume."
-            )
-        if ledger.keeps_drift != ("drift" in self.config.signals):
-            raise StateError(
-                "signals: the checkpoint and the config disagree about drift; resume with the "
-                "signals the run was started with."
-            )
-        if ledger.neighbour_count != self.ledger.neighbour_count:
-            raise StateError(
-                f"neighbour_count: the checkpoint keeps {ledger.neighbour_count} neighbours a "
-                f"sample and the config asks for {self.ledger.neighbour_count}; resume with the "
-                "neighbours and neighbour_count the run was started with."
-            )
-        self.ledger = ledger
+        _check_fits(tensors, self.ledger, self.config)
+        packed, folder = self.ledger.index.packed_row, self.ledger.folder
+        self.ledger = SampleLedger.from_tensors(tensors, folder=folder)
         self.ledger.index.packed_row = packed
         self._bind(self.device)
         self.scale, self.frozen = scale.to(self.device), frozen.to(self.device)
@@ -417,29 +369,28 @@ class SampleLife:
         self._waiting = []
 
 
-def quantile(values: Tensor, q: float) -> float:
-    """The q-quantile of [N] values, by the nearest rank; any N."""
-    rank = round(q * (values.numel() - 1)) + 1
-    return float(values.float().kthvalue(rank).values)
+def _check_fits(tensors: dict[str, Tensor], ledger: SampleLedger, config: LifespanConfig) -> None:
+    """Refuse columns that were kept with other settings; missing ones are found later.
 
-
-def unknown_population(device: torch.device) -> weighting.Population:
-    """A population of which nothing is known: every weight it leads to is 1."""
-    nothing = torch.full((), torch.nan, device=device)
-    pair = (nothing, nothing)
-    return weighting.Population(
-        progress=pair,
-        instability=nothing,
-        readings=dict.fromkeys(weighting.READINGS, pair),
-        loss_median=nothing,
-        mean_weight=torch.ones((), device=device),
-    )
-
-
-def take(signals: SampleSignals, keep: Tensor) -> SampleSignals:
-    """The signals at some positions, [S] → [len(keep)]."""
-    names = ("ids", "n_tokens", "loss", *TOKEN_MEANS)
-    picked = {n: getattr(signals, n)[keep] for n in (*names, "grad_norm", "weight")}
-    embedding = None if signals.embedding is None else signals.embedding[keep]
-    notes = {name: value[keep] for name, value in signals.notes.items()}
-    return replace(signals, **picked, embedding=embedding, notes=notes)
+    Raises:
+        StateError: naming the setting.
+    """
+    rings, table = tensors.get("loss_ring"), tensors.get("neighbours")
+    history = config.history if rings is None else rings.shape[1]
+    if history != config.history:
+        raise StateError(
+            f"history: the checkpoint keeps {history} visits and the config "
+            f"asks for {config.history}; set history={history} to resume."
+        )
+    if ("embedding" in tensors) != ("drift" in config.signals):
+        raise StateError(
+            "signals: the checkpoint and the config disagree about drift; resume with the "
+            "signals the run was started with."
+        )
+    neighbours = 0 if table is None else table.shape[1]
+    if neighbours != ledger.neighbour_count:
+        raise StateError(
+            f"neighbour_count: the checkpoint keeps {neighbours} neighbours a "
+            f"sample and the config asks for {ledger.neighbour_count}; resume with the "
+            "neighbours and neighbour_count the run was started with."
+        )

@@ -44,12 +44,13 @@ def save_figure(figure: Figure, path: Path) -> None:
     atomic_write_bytes(path, buffer.getvalue())
 
 
-def data_map_png(samples: pd.DataFrame, path: Path) -> None:
+def data_map_png(samples: pd.DataFrame, path: Path, total: int | None = None) -> None:
     """Draw confidence against variability (data maps, Swayamdipta et al. 2020), coloured by state.
 
     Args:
-        samples: ``SampleLedger.to_pandas()``.
+        samples: ``SampleLedger.to_pandas()``, all of it or an even spread.
         path: PNG to write.
+        total: samples there are, if not all are given; the title says so.
 
     Raises:
         StateError: if the file cannot be written.
@@ -71,7 +72,8 @@ def data_map_png(samples: pd.DataFrame, path: Path) -> None:
             )
     axes.set_xlabel("variability: std of exp(−loss) over visits")
     axes.set_ylabel("confidence: mean of exp(−loss)")
-    axes.set_title(f"Data map of {len(samples):,} samples")
+    note = "" if total in (None, len(samples)) else f", {len(samples):,} of them shown"
+    axes.set_title(f"Data map of {total or len(samples):,} samples{note}")
     axes.grid(alpha=0.25)
     axes.legend(frameon=False, fontsize=8)
     save_figure(figure, path)
@@ -119,18 +121,17 @@ def _number(entry: Mapping[str, Any], name: str) -> float:
     return float("nan") if value is None else float(value)
 
 
-def data_map_html(samples: pd.DataFrame, path: Path, most: int = 5000) -> None:
+def data_map_html(samples: pd.DataFrame, path: Path, total: int | None = None) -> None:
     """Write the data map as one self-contained page; hovering or tapping a point shows its text.
 
     Args:
         samples: ``SampleLedger.to_pandas()`` with ``prompt`` and ``response`` attached.
         path: HTML file to write.
-        most: points drawn at most; the most suspicious ones are kept, and the page says so.
+        total: samples there are, if only the most suspicious are given; the page says so.
 
     Raises:
         StateError: if the file cannot be written.
     """
-    shown = samples.sort_values("suspicion", ascending=False, na_position="last").head(most)
     points = [
         {
             "x": round(float(r["variability"]), 4),
@@ -142,16 +143,17 @@ def data_map_html(samples: pd.DataFrame, path: Path, most: int = 5000) -> None:
             "r": (r["response"] or "")[:300],
             "z": None if r["suspicion"] != r["suspicion"] else round(float(r["suspicion"]), 2),
         }
-        for r in shown.to_dict("records")
+        for r in samples.to_dict("records")
     ]
     # "<" never appears in the embedded JSON, so no sample text can close the script element.
     data = json.dumps(points, ensure_ascii=False).replace("<", "\\u003c")
-    note = "" if len(shown) == len(samples) else f", the {most:,} most suspicious shown"
+    known = total or len(samples)
+    note = "" if known == len(samples) else f", the {len(samples):,} most suspicious shown"
     legend = "".join(
         f'<span><i style="background:{colour}"></i>{name.lower()}</span>'
         for name, colour in STATE_COLOURS.items()
     )
-    title = html.escape(f"Data map of {len(samples):,} samples{note}")
+    title = html.escape(f"Data map of {known:,} samples{note}")
     page = _PAGE.replace("@TITLE@", title).replace("@LEGEND@", legend).replace("@DATA@", data)
     atomic_write_text(path, page)
 

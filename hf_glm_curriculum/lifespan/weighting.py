@@ -225,10 +225,19 @@ def life_norm(vector: Tensor, scale: Tensor, used: tuple[bool, bool, bool]) -> T
 
 def token_weighted_mean(weight: Tensor, n_tokens: Tensor, keep: Tensor) -> Tensor:
     """Σ w·n / Σ n over the samples to keep, [R] each; 1 where there is none."""
+    return mean_of_sums(*token_sums(weight, n_tokens, keep))
+
+
+def token_sums(weight: Tensor, n_tokens: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+    """Σ w·n and Σ n over the samples to keep, [R] each."""
     tokens = torch.where(keep, n_tokens, 0).to(weight)
-    total = tokens.sum()
-    mean = (torch.where(keep, weight, 0) * tokens).sum() / total.clamp(min=1)
-    return torch.where((total > 0) & (mean > 0), mean, torch.ones_like(mean))
+    return (torch.where(keep, weight, 0) * tokens).sum(), tokens.sum()
+
+
+def mean_of_sums(weighted: Tensor, tokens: Tensor) -> Tensor:
+    """The token-weighted mean out of :func:`token_sums`; 1 where there is none."""
+    mean = weighted / tokens.clamp(min=1)
+    return torch.where((tokens > 0) & (mean > 0), mean, torch.ones_like(mean))
 
 
 def reference_scale(values: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:

@@ -27,6 +27,11 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
+def rank() -> int:
+    """Number of this process in the default group; 0 without one."""
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
 def sum_over_ranks(tensor: Tensor) -> None:
     """Add a tensor up over all ranks, in place."""
     dist.all_reduce(tensor)

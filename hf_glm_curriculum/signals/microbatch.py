@@ -6,6 +6,7 @@ size, E embedding size.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
@@ -59,6 +60,21 @@ class SampleSignals:
     """[S, E] float32 unit-norm projection of the mean last hidden state, if asked for."""
     notes: dict[str, Tensor] = field(default_factory=dict)
     """[S] tensors that a weigher left on the micro-batch, by its own names."""
+
+    def at(self, keep: Tensor) -> SampleSignals:
+        """The signals at some positions, [S] → [len(keep)]."""
+        return self._each(lambda values: values[keep])
+
+    def to(self, device: torch.device) -> SampleSignals:
+        """The signals on another device; themselves where they are there already."""
+        return self if self.ids.device == device else self._each(lambda values: values.to(device))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> SampleSignals:
+        names = (f.name for f in fields(self) if f.name not in ("embedding", "notes"))
+        changed = {name: change(getattr(self, name)) for name in names}
+        embedding = None if self.embedding is None else change(self.embedding)
+        notes = {name: change(value) for name, value in self.notes.items()}
+        return SampleSignals(**changed, embedding=embedding, notes=notes)
 
 
 def target_segments(segments: Tensor, labels: Tensor) -> Tensor:

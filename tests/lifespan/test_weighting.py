@@ -14,7 +14,7 @@ from hf_glm_curriculum.errors import ConfigError
 from hf_glm_curriculum.lifespan import weighting
 from hf_glm_curriculum.lifespan.config import LifespanConfig
 from hf_glm_curriculum.lifespan.judges import SignalJudge, read_verdicts
-from hf_glm_curriculum.lifespan.life import unknown_population
+from hf_glm_curriculum.lifespan.population import unknown_population
 from hf_glm_curriculum.lifespan.states import (
     after_visit,
     apply_verdicts,
