@@ -24,7 +24,8 @@ def test_it_is_a_data_set_and_draws_at_its_ratios(streamed):
     assert isinstance(mixed, datasets.IterableDataset)
     assert isinstance(mixed, torch.utils.data.IterableDataset)
     assert mixed.column_names == ["input_ids", "labels"]
-    pytest.raises(TypeError, len, mixed)
+    with pytest.raises(TypeError):
+        len(mixed)
     taken = take(mixed, 400)
     tokens = Counter()
     for source, row in zip(names(taken), taken, strict=True):
@@ -182,7 +183,7 @@ def refused(kind, match, *args, **settings):
 def test_ratios_are_checked():
     with pytest.raises(ConfigError, match=r"must sum to 1, got 0\.9"):
         mixture({"web": 0.6, "chat": 0.3})
-    with pytest.raises(ConfigError, match="between 0 and 1, got -0.5"):
+    with pytest.raises(ConfigError, match=r"between 0 and 1, got -0\.5"):
         mixture({"chat": -0.5, "web": 1.5})
     with pytest.raises(ConfigError, match="between 0 and 1, got nan"):
         mixture({"web": float("nan"), "chat": 0.5})

@@ -234,7 +234,7 @@ def test_steps_and_lag_follow_from_the_trainers_arguments(settings, rows_per_ste
 
 def test_arguments_that_contradict_a_mixture_are_refused():
     mixed = mixture(rows_per_step=8)
-    with pytest.raises(IncompatibleError, match="rows_per_step: is 8, .* holds 4 rows"):
+    with pytest.raises(IncompatibleError, match=r"rows_per_step: is 8, .* holds 4 rows"):
         mixed.connect(Arguments())
     mixture(stratify=2).connect(Arguments())
     with pytest.raises(IncompatibleError, match="stratify: is 3"):
