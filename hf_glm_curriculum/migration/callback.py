@@ -74,7 +74,8 @@ class ObjectiveMigrationCallback(TrainerCallback):
         debug_dir: where to dump every sample's objective, loss and weight at every step as CSV.
 
     Raises:
-        ConfigError: if a source name is unknown, or both mixture and tags are given.
+        ConfigError: if a source name is unknown, the mixture gives pre-training no share, or both
+            mixture and tags are given.
         DataError: if two data sets of ``tags`` share a sample.
     """
 
@@ -100,7 +101,7 @@ class ObjectiveMigrationCallback(TrainerCallback):
         """The config laid over the run under way or last run."""
         sources = mixture if tags is None else DatasetTags(tags)
         self._objectives = Objectives(sources, pretrain_source, instruction_source)
-        self._instruction = instruction_source
+        self._injection = None if mixture is None else Injection(mixture, instruction_source)
         self._said: set[str] = set()
         self._clear()
 
@@ -151,7 +152,6 @@ class ObjectiveMigrationCallback(TrainerCallback):
         refuse_host(args, purpose="weight objectives apart")
         self.schedule = schedule_for(self.config, state.max_steps)
         gates = LayerGates(model)
-        self._injection = self._make_injection()
         self._tally = ObjectiveTally(self._note, args.device)
         if state.global_step > 0:
             self._restore(args, state)
@@ -286,11 +286,6 @@ class ObjectiveMigrationCallback(TrainerCallback):
         self._knows_packing = True
 
     # -- helpers -----------------------------------------------------------------------------
-
-    def _make_injection(self) -> Injection | None:
-        if self.mixture is None:
-            return None
-        return Injection(self.mixture, self._instruction)
 
     def _ask(self, state: TrainerState) -> None:
         """Ask the mixture for the ratio of the step to come; it has the batches still to make."""

@@ -117,7 +117,7 @@ class MigrationSchedule:
             return self._inside(step)
         reached = self._inside(self.end)
         done = 1.0 if self.post_ramp == 0 else min(1.0, (step - self.end) / self.post_ramp)
-        return reached + (self.config.sft_ratio - reached) * done
+        return self.config.sft_ratio - (self.config.sft_ratio - reached) * (1.0 - done)
 
     def _inside(self, step: int) -> float:
         config = self.config

@@ -162,9 +162,7 @@ def test_adapters(kind):
         models[1].load_state_dict(models[0].state_dict())
         weights = weights_for(models[0])
         ours = gated(models[0], [random_batch()], [MIXED], weights)
-        theirs = combined(
-            models[1], [random_batch()], [labels_of(random_batch(), MIXED)], weights
-        )
+        theirs = combined(models[1], [random_batch()], [labels_of(random_batch(), MIXED)], weights)
     assert all("lora" in name for name in ours)
     assert_same(ours, theirs, 1e-9)
 
@@ -232,7 +230,11 @@ def test_forward_values_do_not_change(kind):
 
 def test_factors_multiply_up_to_one_rounding():
     weights = layer_weights(0.2, 40, MigrationConfig())
-    for dtype, rounding in ((torch.bfloat16, 2**-8), (torch.float16, 2**-10), (torch.float32, 2**-23)):
+    for dtype, rounding in (
+        (torch.bfloat16, 2**-8),
+        (torch.float16, 2**-10),
+        (torch.float32, 2**-23),
+    ):
         factors = gate_factors(weights, dtype, torch.float32)
         assert factors.shape == (41, 2) and factors.dtype == dtype
         product = weights[:, -1].float().double()

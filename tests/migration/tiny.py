@@ -93,6 +93,7 @@ def _glm5_next(tied: bool) -> Any:
         "linear_head_dim": 8,
         "linear_num_heads": 2,
         "hc_mult": 2,
+        "hc_sinkhorn_iters": 3,
         "layer_types": ["linear_attention", "indexed_attention", "linear_attention"],
         "tie_word_embeddings": tied,
     }

@@ -1,0 +1,80 @@
+"""Training runs over rows of two objectives, and a mixture that only writes down what it is asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from datasets import Dataset
+from torch import Tensor
+
+from hf_glm_curriculum.migration.callback import ObjectiveMigrationCallback
+from hf_glm_curriculum.migration.config import MigrationConfig
+from hf_glm_curriculum.migration.objectives import DatasetTags
+from tests.lifespan.runs import Run, random_rows, train
+
+PRETRAIN_ROWS = random_rows(5, seed=1)
+INSTRUCTION_ROWS = random_rows(5, seed=2)
+ROWS = [row for pair in zip(PRETRAIN_ROWS, INSTRUCTION_ROWS, strict=True) for row in pair]
+"""Alternating, so that every batch of two holds both objectives where nothing shuffles."""
+
+HOSTS = {
+    "trainer": {},
+    "sft": {"sft": True},
+    "sft_nll": {"sft": True, "loss_type": "nll"},
+}
+ALL = MigrationConfig(window=1.0)
+"""A window as long as the run."""
+
+ONES = MigrationConfig(window=1.0, pretrain_floor=1.0, instruction_floor=1.0)
+"""Gates that are on and weigh nothing."""
+
+
+def data(rows: list[dict[str, Any]]) -> Dataset:
+    return Dataset.from_list(rows)
+
+
+def tags() -> dict[str, Dataset]:
+    return {"pretrain": data(PRETRAIN_ROWS), "instruction": data(INSTRUCTION_ROWS)}
+
+
+def migration(config: MigrationConfig = ALL, **settings: Any) -> ObjectiveMigrationCallback:
+    """A callback that tells the rows above apart."""
+    settings = settings if "mixture" in settings else {"tags": tags(), **settings}
+    return ObjectiveMigrationCallback(config, **settings)
+
+
+def run(callbacks: list[Any], **settings: Any) -> Run:
+    """Train on ROWS, in their order."""
+    defaults = {"rows": ROWS, "train_sampling_strategy": "sequential", "max_grad_norm": 0.0}
+    return train(callbacks, **{**defaults, **settings})
+
+
+class WrittenMixture:
+    """Stands for a mixture: knows whose a sample is, and logs every change of its ratios."""
+
+    def __init__(self, **ratios: float) -> None:
+        self.ratios = dict(ratios) or {"pretrain": 1.0, "instruction": 0.0}
+        self.source_names = list(self.ratios)
+        self.asked: list[tuple[int | None, dict[str, float]]] = []
+        self.tokens = dict.fromkeys(self.source_names, 0)
+        self._tags = DatasetTags(tags())
+
+    def set_ratios(self, ratios: dict[str, float], step: int | None = None) -> None:
+        assert abs(sum(ratios.values()) - 1) < 1e-12
+        self.ratios = dict(ratios)
+        self.asked.append((step, dict(ratios)))
+
+    def drawn(self) -> dict[str, dict[str, int]]:
+        return {name: {"rows": n // 10, "tokens": n} for name, n in self.tokens.items()}
+
+    def source_index(self, ids: Tensor) -> Tensor:
+        found = self._tags.source_index(ids)
+        names = [self.source_names.index(name) for name in self._tags.source_names]
+        return torch.tensor([*names, -1])[found]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"ratios": self.ratios, "asked": len(self.asked)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.ratios = dict(state["ratios"])
