@@ -15,7 +15,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 from common import parser, record
+from memory import MemoryWatch
 
 from hf_glm_curriculum.data.content_id import content_ids
 from hf_glm_curriculum.data.index import SampleIndex
@@ -81,35 +81,6 @@ def measure(n: int, repeats: int, seed: int) -> tuple[float, float]:
 
 
 # -- memory --------------------------------------------------------------------------------------
-
-
-class MemoryWatch:
-    """Highest anonymous and resident memory of this process, MiB, read every 10 ms."""
-
-    def __init__(self) -> None:
-        """Start watching; what there is now is the base of every figure."""
-        self._base = self._highest = self._now()
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def highest(self) -> dict[str, float]:
-        """The highest above the base since the last call."""
-        time.sleep(0.05)
-        found = {name: value - self._base[name] for name, value in self._highest.items()}
-        self._highest = self._now()
-        return found
-
-    def _watch(self) -> None:
-        while True:
-            time.sleep(0.01)
-            now = self._now()
-            self._highest = {k: max(value, now[k]) for k, value in self._highest.items()}
-
-    @staticmethod
-    def _now() -> dict[str, float]:
-        lines = Path("/proc/self/status").read_text("utf-8").splitlines()
-        fields = dict(line.split(":", 1) for line in lines)
-        names = {"anonymous": "RssAnon", "resident": "VmRSS"}
-        return {name: int(fields[field].split()[0]) / 1024 for name, field in names.items()}
 
 
 def one_process(n: int, place: str, repeats: int, seed: int) -> dict[str, Any]:

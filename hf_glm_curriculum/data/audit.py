@@ -25,7 +25,7 @@ from hf_glm_curriculum.data.audit_text import (
 )
 from hf_glm_curriculum.data.record_files import RawRecord
 from hf_glm_curriculum.data.record_formats import canonical
-from hf_glm_curriculum.data.records import load_records
+from hf_glm_curriculum.data.records import dataset_of, load_records
 from hf_glm_curriculum.errors import ConfigError, DataError
 from hf_glm_curriculum.progress import ProgressBar, progress
 
@@ -255,13 +255,11 @@ def _as_dataset(records: Any) -> tuple[datasets.Dataset, list[str]]:
         records.column_names
     ):
         raw = (RawRecord(f"row {row}", dict(fields)) for row, fields in enumerate(records))
-        rows = [row for one in raw for row in canonical(one, "sft")]
-        names = [
-            "prompt",
-            "response",
-            *(name for name in LABEL_COLUMNS if rows and name in rows[0]),
-        ]
-        records = datasets.Dataset.from_dict({n: [row.get(n) for row in rows] for n in names})
+        wanted = ("prompt", "response", *LABEL_COLUMNS)
+        rows = (row for one in raw for row in canonical(one, "sft"))
+        records = dataset_of({n: row[n] for n in wanted if n in row} for row in rows)
+        if len(records) == 0:
+            raise DataError("records: there are 0 rows, needs at least one; check the file")
     labels = [name for name in LABEL_COLUMNS if name in records.column_names]
     return records.select_columns(["prompt", "response", *labels]).with_format(None), labels
 

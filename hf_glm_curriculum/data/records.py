@@ -1,22 +1,19 @@
 """Records of every supported format, loaded into a `datasets.Dataset` with canonical columns."""
 
-import json
-import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import datasets
-import pyarrow as pa
 
 from hf_glm_curriculum.data.record_files import RawRecord, data_files, looks_like_file, read_file
 from hf_glm_curriculum.data.record_formats import DIMENSIONS, NEEDED, Fields, canonical
+from hf_glm_curriculum.data.record_table import fingerprint, table_of
 from hf_glm_curriculum.errors import DataError
-
-logger = logging.getLogger(__name__)
+from hf_glm_curriculum.progress import ProgressBar, progress
 
 Source = str | os.PathLike[str]
+_LARGE_BYTES = 16 << 20
 
 
 def load_records(
@@ -47,7 +44,8 @@ def load_records(
     sources = [source] if isinstance(source, str | os.PathLike) else list(source)
     records = raw_records(sources, split)
     rows = (row for record in records for row in canonical(record, kind, dimensions))
-    dataset = dataset_of(rows)
+    with progress(None, "reading records", None if _are_large(sources) else False) as bar:
+        dataset = dataset_of(rows, bar)
     if not dataset.column_names:
         shown = ", ".join(os.fspath(one) for one in sources)
         raise DataError(f"{shown}: holds no record; {kind} data need {NEEDED[kind]}")
@@ -69,13 +67,25 @@ def raw_records(source: Source | Sequence[Source], split: str = "train") -> Iter
         yield from _records_of(one, split)
 
 
-def dataset_of(rows: Iterable[Fields]) -> datasets.Dataset:
+def dataset_of(rows: Iterable[Fields], bar: ProgressBar | None = None) -> datasets.Dataset:
     """Make a data set of rows with any fields; what a row lacks is null there.
 
-    A field whose values fit no one Arrow type becomes JSON text.
+    A field whose values fit no one Arrow type becomes JSON text. Rows are turned into Arrow a
+    batch at a time, and what outgrows memory lies in temporary files; see `record_table`.
+
+    Args:
+        rows: read once.
+        bar: moved on by the number of rows.
     """
-    columns = _columns(rows)
-    return datasets.Dataset(pa.table({name: _arrow(name, v) for name, v in columns.items()}))
+    table = table_of(rows, bar)
+    return datasets.Dataset(table, fingerprint=fingerprint(table))
+
+
+def _are_large(sources: Sequence[Source]) -> bool:
+    """Whether files take long enough to read for a progress bar."""
+    paths = [Path(os.fspath(one)).expanduser() for one in sources]
+    files = (file for path in paths if path.exists() for file in data_files(path))
+    return sum(file.stat().st_size for file in files) > _LARGE_BYTES
 
 
 def _records_of(source: Source, split: str) -> Iterator[RawRecord]:
@@ -100,24 +110,3 @@ def _hub_rows(name: str, split: str) -> Iterable[Fields]:
             f"{name!r}: neither a file here nor a data set that the hub can give ({reason}); "
             "check the path or id, the split and the connection"
         ) from error
-
-
-def _columns(rows: Iterable[Fields]) -> dict[str, list[Any]]:
-    """Turn rows into columns; a field that a row lacks is null there."""
-    columns: dict[str, list[Any]] = {}
-    for before, row in enumerate(rows):
-        for name, value in row.items():
-            columns.setdefault(name, [None] * before).append(value)
-        for values in columns.values():
-            if len(values) == before:
-                values.append(None)
-    return columns
-
-
-def _arrow(name: str, values: list[Any]) -> pa.Array | pa.ChunkedArray:
-    """Make an Arrow column; a field of mixed types, which Arrow cannot hold, becomes JSON text."""
-    try:
-        return pa.array(values)
-    except (pa.ArrowException, OverflowError, UnicodeEncodeError):
-        logger.warning("field %r does not fit one Arrow type; it is kept as JSON text", name)
-        return pa.array([json.dumps(value, default=str) for value in values])
