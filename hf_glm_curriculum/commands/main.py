@@ -19,6 +19,7 @@ COMMANDS = {
     "sft": "supervised fine-tuning on your data, every sample followed and weighted",
     "audit": "look for duplicate, empty, truncated and contradictory records in data files",
     "review": "keep, fix or drop the samples a run found suspicious; write the corrected data",
+    "control": "change the loss terms of a training under way, or show them",
     "report": "write a run's report.html anew",
     "doctor": "check this installation and say what is missing",
 }

@@ -86,12 +86,16 @@ def linear_cross_entropy(
         chunk_tokens or max(16, CHUNK_ELEMENTS // weight.shape[0]),
         compute_dtype(hidden, weight),
     )
-    *columns, summed = _ScoreTokens.apply(flat_NH[rows], weight, bias, flat_N[rows], head)
-    scattered = (
-        values.new_zeros(flat_N.shape).index_put((rows,), values).reshape(labels.shape)
-        for values in columns
+    found = _ScoreTokens.apply(flat_NH[rows], weight, bias, flat_N[rows], head)
+
+    def scattered(values: Tensor) -> Tensor:
+        whole = values.new_zeros(flat_N.shape).index_put((rows,), values)
+        return whole.reshape(labels.shape)
+
+    log_probs, entropy, top1, lse, summed = found  # type: ignore[misc]
+    return TokenScores(
+        scattered(log_probs), scattered(entropy), scattered(top1), scattered(lse), summed
     )
-    return TokenScores(*scattered, summed)
 
 
 def summed_cross_entropy(
@@ -120,7 +124,9 @@ def summed_cross_entropy(
             than ``labels``.
     """
     if token_weights is None:
-        return -linear_cross_entropy(hidden, weight, labels, **options).log_probs.sum() / denominator
+        return (
+            -linear_cross_entropy(hidden, weight, labels, **options).log_probs.sum() / denominator
+        )
     if token_weights.shape != labels.shape:
         raise ValueError(
             f"token_weights: shape must be {tuple(labels.shape)} as labels', got "
@@ -171,7 +177,9 @@ class _ScoreTokens(torch.autograd.Function):
             rows = slice(start, start + head.chunk)
             logits_CV = head.logits(hidden_NH[rows], weight_VH, bias_V)
             parts.append(_scores(logits_CV, head.log_softmax(logits_CV), labels_N[rows], head))
-        log_p, entropy, top1, lse, summed = (torch.cat(column) for column in zip(*parts, strict=True))
+        log_p, entropy, top1, lse, summed = (
+            torch.cat(column) for column in zip(*parts, strict=True)
+        )
         summed = summed.sum()
         ctx.save_for_backward(hidden_NH, weight_VH, bias_V, labels_N, entropy)
         device = hidden_NH.device.type

@@ -1,0 +1,1 @@
+"""Several losses at once, changed while training runs."""

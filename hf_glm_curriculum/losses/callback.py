@@ -1,0 +1,249 @@
+"""The adapter between a trainer and a composite loss."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+from transformers import TrainerCallback
+
+from hf_glm_curriculum.csv_dump import CsvDump
+from hf_glm_curriculum.errors import StateError
+from hf_glm_curriculum.losses.composite import CompositeLoss
+from hf_glm_curriculum.losses.objective import CompositeObjective
+from hf_glm_curriculum.losses.run_state import restore_state, run_folder, save_state
+from hf_glm_curriculum.reporting import RunReporter, reporter_for
+from hf_glm_curriculum.signals.hosts import refuse_host
+from hf_glm_curriculum.signals.probe import Subscription, probe_for
+from hf_glm_curriculum.signals.scope import RunScope
+
+if TYPE_CHECKING:
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+
+_DEBUG_COLUMNS = ["step", "micro_batch", "term", "weight", "loss", "n_tokens"]
+
+
+class CompositeLossCallback(TrainerCallback):
+    """Trains with a composite loss on ``Trainer`` and TRL's ``SFTTrainer``; no second forward.
+
+    The terms are computed inside the training's own forward pass. Weights of samples that other
+    callbacks give multiply their token losses, in whatever order the callbacks stand. Evaluation
+    keeps the host's own loss.
+
+    Args:
+        composite: the loss.
+        objective: gives each sample the number of the objective it serves: ids int64 [S] →
+            int64 [S]. A batch column "objective" ([B] or [B, T]) does the same.
+        columns: names of further batch columns for functions of one's own; they are kept from
+            the model.
+        full_logits: make [B, T, V] logits for terms that read them where the host has none.
+        shares: measure the terms' gradient shares in steps that are logged.
+        name: distinguishes several instances (metrics, state file).
+        debug_dir: where to dump every term's loss of every micro-batch as CSV.
+    """
+
+    def __init__(
+        self,
+        composite: CompositeLoss,
+        *,
+        objective: Callable[[Tensor], Tensor] | None = None,
+        columns: tuple[str, ...] = (),
+        full_logits: bool = False,
+        shares: bool = True,
+        name: str = "losses",
+        debug_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """Remember the settings; nothing is touched before training begins."""
+        self.composite = composite
+        self.name = name
+        self.debug_dir = debug_dir
+        self.shares = shares
+        self._objective = CompositeObjective(composite, objective, tuple(columns), full_logits)
+        self._subscription: Subscription | None = None
+        self._scope: RunScope | None = None
+        self._reporter: RunReporter | None = None
+        self._dump: CsvDump | None = None
+        self._stepping = False
+
+    def detach(self) -> None:
+        """Take every hook off the model; needed only after a run that died of an exception."""
+        if self._subscription is not None:
+            self._subscription.close()
+        if self._scope is not None:
+            self._scope.close()
+        self._subscription = self._scope = self._reporter = self._dump = None
+        self._stepping = self.composite.attached = False
+
+    # -- events ------------------------------------------------------------------------------
+
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Check the host and the schedules, restore the terms, and put the hooks on.
+
+        Raises:
+            IncompatibleError: for hosts whose loss cannot be replaced.
+            ConfigError: if a schedule lies outside the run.
+            StateError: if the checkpoint's terms are not known here.
+        """
+        self.detach()
+        refuse_host(args, purpose="compose its loss")
+        composite = self.composite
+        composite.step = state.global_step
+        if state.global_step > 0:
+            restore_state(composite, args, state, self.name)
+        composite.check_run(state.max_steps)
+        probe = probe_for(model)
+        probe.compiled |= bool(getattr(args, "torch_compile", False))
+        self._reporter = reporter_for(run_folder(args))
+        self._reporter.begin(args, state, control)
+        self._open_dump(state)
+        self._scope = RunScope()
+        self._subscription = probe.subscribe(
+            is_live=self._is_live, is_over=self._scope.over, objective=self._objective
+        )
+        composite.attached = True
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any
+    ) -> None:
+        """Set the step that schedules read; shares are measured if it will be logged."""
+        self._stepping = True
+        self.composite.step = state.global_step
+        self._objective.measure_shares = self.shares and _will_log(args, state)
+
+    def on_pre_optimizer_step(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: Any,
+        model: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Refuse the step if a term returned NaN or infinity in it.
+
+        Raises:
+            StateError: if no other term is left, or the composite says to stop.
+        """
+        if self._subscription is None:
+            return
+        bad = self.composite.refuse_nonfinite()
+        if not bad:
+            return
+        # No gradient, no step: optimizers leave parameters without one alone.
+        for parameter in model.parameters():
+            parameter.grad = None
+        self._report({f"{n}/nonfinite": 1.0 for n in bad}, args, state, control, model)
+        if not any(True for _ in self.composite.acting()):
+            raise StateError(
+                f"terms: {', '.join(bad)} returned NaN or infinity at step {state.global_step} "
+                "and no other term is active; lower the learning rate, or resume from an earlier "
+                "checkpoint."
+            )
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any
+    ) -> None:
+        """Let new terms join."""
+        self._stepping = False
+        if self._subscription is None:
+            return
+        decided = self.composite.settle()
+        for name, reason in decided.items():
+            self.composite.edits.append(
+                {"step": state.global_step, "term": name, "joined": not reason, "reason": reason}
+            )
+        joined = {f"{name}/joined": float(not reason) for name, reason in decided.items()}
+        self._report(joined, args, state, control)
+        self._write_dump(state)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        model: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Send each term's loss, weight and gradient share to the user's trackers."""
+        if self._reporter is None:
+            return
+        self._reporter.trainer_log(args, state, logs)
+        if logs is None or "loss" not in logs:
+            return
+        composite = self.composite
+        found = dict(composite.values())
+        found |= {f"{n}/weight": w for n, w in composite.weights.items()}
+        found |= {f"{n}/share": s for n, s in composite.shares().items()}
+        self._report(found, args, state, control, model)
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any
+    ) -> None:
+        """Write the terms' settings beside the checkpoint.
+
+        Raises:
+            StateError: if the disk is full or the folder is not writable.
+        """
+        save_state(self.composite, args, state, self.name)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any
+    ) -> None:
+        """Take the hooks off."""
+        reporter = self._reporter
+        self.detach()
+        if reporter is not None:
+            reporter.end()
+
+    # -- helpers -----------------------------------------------------------------------------
+
+    def _is_live(self) -> bool:
+        return self._stepping and self._scope is not None and self._scope.active()
+
+    def _report(
+        self, metrics: dict[str, float], args: Any, state: Any, control: Any, model: Any = None
+    ) -> None:
+        if self._reporter is not None and metrics:
+            named = {f"{self.name}/{key}": value for key, value in metrics.items()}
+            self._reporter.report(named, args, state, control, model)
+
+    def _open_dump(self, state: TrainerState) -> None:
+        monitor = self.composite.monitor
+        monitor.history = None
+        if self.debug_dir is None or not state.is_world_process_zero:
+            return
+        monitor.history = []
+        self._dump = CsvDump(Path(self.debug_dir) / f"{self.name}_terms.csv", _DEBUG_COLUMNS)
+        self._dump.rewind(state.global_step)
+
+    def _write_dump(self, state: TrainerState) -> None:
+        history = self.composite.monitor.history
+        if self._dump is None or history is None:
+            return
+        rows = [
+            [state.global_step, place, name, weight, float(total / n.clamp(min=1)), int(n)]
+            for place, terms in enumerate(history)
+            for name, (weight, total, n) in terms.items()
+        ]
+        history.clear()
+        self._dump.write(rows)
+
+
+def _will_log(args: TrainingArguments, state: TrainerState) -> bool:
+    """Whether the step about to begin is one whose metrics are logged."""
+    step = state.global_step + 1
+    if getattr(args.logging_strategy, "value", args.logging_strategy) == "epoch":
+        length = max(1, round(state.max_steps / max(state.num_train_epochs or 1, 1)))
+        return step % length == 0
+    first = args.logging_first_step and step == 1
+    return first or (state.logging_steps > 0 and step % state.logging_steps == 0)
