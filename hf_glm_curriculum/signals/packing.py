@@ -15,6 +15,7 @@ from torch import nn
 from hf_glm_curriculum.errors import IncompatibleError
 
 _MASKED = ("eager", "sdpa", "flex_attention")
+_RECURRENT = ("linear_attention", "mamba", "recurrent", "conv")
 _VARLEN = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 
 
@@ -30,6 +31,13 @@ def check_samples_are_apart(model: nn.Module, inputs: Mapping[str, Any]) -> None
     Raises:
         IncompatibleError: naming what mixes the samples, and the way out.
     """
+    kinds = getattr(_text_config(model), "layer_types", None) or ()
+    recurrent = sorted({kind for kind in kinds if kind in _RECURRENT})
+    if recurrent:
+        raise IncompatibleError(
+            f"packing: {recurrent[0]} layers carry their state from one sample of a row to the "
+            "next; train on rows of one sample."
+        )
     implementation = str(getattr(model.config, "_attn_implementation", None))
     if implementation in _MASKED:
         reason = _mixed_by_mask(model, inputs)
@@ -78,5 +86,9 @@ def _uses_cache(model: nn.Module, inputs: Mapping[str, Any]) -> bool:
     if next((getattr(model, name) for name in names if hasattr(type(model), name)), False):
         return False
     given = inputs.get("use_cache")
+    return bool(getattr(_text_config(model), "use_cache", False) if given is None else given)
+
+
+def _text_config(model: nn.Module) -> Any:
     config: Any = model.config
-    return bool(getattr(config.get_text_config(), "use_cache", False) if given is None else given)
+    return config.get_text_config()

@@ -1,4 +1,4 @@
-"""Training runs over rows of two objectives, and a mixture that only writes down what it is asked."""
+"""Training runs over rows of two objectives, and a mixture that only notes what it is asked."""
 
 from __future__ import annotations
 
