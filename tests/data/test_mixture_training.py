@@ -1,4 +1,4 @@
-"""A mixture under `Trainer` and `SFTTrainer`: what was asked is what the model sees, also resumed."""
+"""A mixture under `Trainer` and `SFTTrainer`: what was asked is what the model sees."""
 
 from __future__ import annotations
 
