@@ -37,7 +37,8 @@ for mode, dispatch, host, workers, streamed in (
     )[0]
     here.SftCollator = COLLATOR
     results[mode] = {{
-        "seen": seen, "changes": mixed.changes, "drawn": mixed.drawn(step=12), "lag": mixed.lag_steps
+        "seen": seen, "changes": mixed.changes, "drawn": mixed.drawn(step=12),
+        "lag": mixed.lag_steps,
     }}
 assert torch.distributed.get_world_size() == 2
 torch.save(results, f"{{folder}}/rank{{rank}}.pt")
