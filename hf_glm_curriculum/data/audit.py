@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ from hf_glm_curriculum.data.audit_text import (
 from hf_glm_curriculum.data.record_files import RawRecord
 from hf_glm_curriculum.data.record_formats import canonical
 from hf_glm_curriculum.data.records import dataset_of, load_records
+from hf_glm_curriculum.data.scratch import scratch_array
 from hf_glm_curriculum.errors import ConfigError, DataError
 from hf_glm_curriculum.progress import ProgressBar, progress
 
@@ -48,8 +50,9 @@ def audit_records(
 ) -> RecordAudit:
     """Look for faulty, repeated and contradictory records, and count how varied they are.
 
-    One pass over the rows and one over the candidate pairs; besides the findings, memory holds
-    some ``4 * num_perm + 60`` bytes a row, not the texts.
+    One pass over the rows and one over the candidate pairs. Memory holds some 60 bytes a row and
+    150 a finding; texts and the ``4 * num_perm`` bytes of a row's signature lie in temporary files
+    where they are many (texts that are given as a list stay where they are).
 
     Args:
         records: a data set with prompt and response, rows in any SFT format, or a path or id for
@@ -107,11 +110,11 @@ class _Audit:
 
     def add(self, row: int, kind: str, detail: str, other: int | None = None) -> None:
         """Note a finding."""
-        self.issues.append(Issue(row, kind, detail, other))
+        self.issues.append(Issue(row, kind, sys.intern(detail), other))
 
     def read(self, num_perm: int, seed: int, bar: ProgressBar) -> np.ndarray:
         """Judge every row by itself; return the signatures, uint32 [rows, num_perm]."""
-        table = np.empty((len(self.data), num_perm), np.uint32)
+        table = scratch_array((len(self.data), num_perm), np.uint32)
         for row, sketch in enumerate(signatures(self._texts(bar), num_perm, seed)):
             table[row] = sketch
         return table

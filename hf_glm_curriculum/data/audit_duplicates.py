@@ -2,7 +2,8 @@
 
 Signatures are datasketch's (``affine32``); the bands are those datasketch's ``MinHashLSH`` would
 use, but are compared by sorting one band at a time. ``MinHashLSH`` keeps every band of every row
-in Python dictionaries, gigabytes at a million rows; here a row costs ``4 * num_perm`` bytes.
+in Python dictionaries, gigabytes at a million rows; here a row costs ``4 * num_perm`` bytes, of a
+temporary file where they are many.
 A pair that shares a band is a candidate only: what is reported was compared in full.
 
 Shape letters: N rows, P permutations, M pairs.
@@ -16,6 +17,7 @@ from datasketch import MinHash, MinHashLSH
 from hf_glm_curriculum.data.audit_text import normalise, numbers, question_key, script
 
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+_PIECES_AT_ONCE = 4096
 _SLACK = 0.15  # an estimate from 64 permutations is off by 0.05 (standard deviation) at 0.8
 
 
@@ -38,12 +40,24 @@ def shingles(text: str) -> np.ndarray:
 
 
 def signatures(texts: Iterable[str], num_perm: int, seed: int) -> Iterator[np.ndarray]:
-    """Yield the MinHash signature, uint32 [P], of each normalised text."""
-    pieces = (shingles(text).tolist() for text in texts)
-    for sketch in MinHash.generator(
-        pieces, num_perm=num_perm, seed=seed, hashfunc=int, scheme="affine32"
-    ):
-        yield sketch.hashvalues
+    """Yield the MinHash signature, uint32 [P], of each normalised text, as datasketch's is."""
+    sketch = MinHash(num_perm=num_perm, seed=seed, hashfunc=int, scheme="affine32")
+    permutations = np.asarray(sketch.permutations, np.uint32)
+    factors, shifts = permutations[0][:, None], permutations[1][:, None]
+    for text in texts:
+        hashes = _mixed(shingles(text))
+        least = np.full(num_perm, np.uint32(0xFFFFFFFF))
+        for start in range(0, len(hashes), _PIECES_AT_ONCE):
+            some = hashes[start : start + _PIECES_AT_ONCE]
+            np.minimum(least, (factors * some + shifts).min(axis=1), out=least)
+        yield least
+
+
+def _mixed(values: np.ndarray) -> np.ndarray:
+    """The finalizer of MurmurHash3 (Appleby, public domain), which ``affine32`` begins with."""
+    values = (values ^ (values >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+    values = (values ^ (values >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+    return values ^ (values >> np.uint32(16))
 
 
 def candidate_pairs(table: np.ndarray, threshold: float) -> np.ndarray:

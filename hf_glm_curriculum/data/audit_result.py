@@ -10,7 +10,9 @@ from typing import Any
 import datasets
 
 from hf_glm_curriculum.data.audit_html import render_html
-from hf_glm_curriculum.storage import atomic_write_text
+from hf_glm_curriculum.storage import atomic_write_text, replacing
+
+_STYLE: dict[str, Any] = {"ensure_ascii": False, "indent": 1}
 
 KINDS = {
     "exact_duplicate": "Same prompt and answer as an earlier row, but for case, width and blanks.",
@@ -29,7 +31,7 @@ NOTES = frozenset({"repeated_prompt", "length_outlier"})
 """Kinds that are worth a look but are no fault by themselves."""
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True, order=True, slots=True)
 class Issue:
     """One finding.
 
@@ -78,17 +80,18 @@ class RecordAudit:
         return {"rows": self.rows, "flagged_rows": len(self.flagged()), "issues": self.counts}
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Write summary, diversity and all findings; no sample text.
+        """Write summary, diversity and all findings, one a line; no sample text.
 
         Raises:
             StateError: if the file cannot be written; an older one is left as it was.
         """
-        content = {
-            "summary": self.summary(),
-            "diversity": self.diversity,
-            "issues": [asdict(issue) for issue in self.issues],
-        }
-        atomic_write_text(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+        head = json.dumps({"summary": self.summary(), "diversity": self.diversity}, **_STYLE)
+        with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+            file.write(f'{head[: head.rindex("}")].rstrip()},\n "issues": [')
+            for number, issue in enumerate(self.issues):
+                file.write(",\n  " if number else "\n  ")
+                file.write(json.dumps(asdict(issue), ensure_ascii=False))
+            file.write("\n ]\n}\n")
 
     def to_html(self, path: str | os.PathLike[str], title: str = "Data audit") -> None:
         """Write one self-contained page with counts, diversity and excerpts of findings.

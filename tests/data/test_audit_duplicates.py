@@ -101,3 +101,11 @@ ADA_AGAIN = ("Who was Ada Lovelace , the first programmer ?", "A mathematician, 
 def test_verdicts(first, second, found):
     assert (near_duplicate(first, second, 0.8) is not None) == found
     assert (near_duplicate(second, first, 0.8) is not None) == found
+
+
+@given(st.lists(st.text(max_size=40), max_size=5), st.integers(0, 5))
+def test_any_text_has_datasketch_s_signature(texts, seed):
+    pieces = [shingles(text).tolist() for text in texts]
+    sketches = MinHash.generator(pieces, num_perm=16, seed=seed, hashfunc=int, scheme="affine32")
+    for ours, sketch in zip(signatures(texts, 16, seed), sketches, strict=True):
+        assert ours.dtype == np.uint32 and np.array_equal(ours, sketch.hashvalues)
