@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from hf_glm_curriculum.data.mixture import CurriculumMixture as CurriculumMixture
     from hf_glm_curriculum.lifespan.callback import SampleLifespanCallback as SampleLifespanCallback
     from hf_glm_curriculum.lifespan.config import LifespanConfig as LifespanConfig
+    from hf_glm_curriculum.losses.callback import CompositeLossCallback as CompositeLossCallback
+    from hf_glm_curriculum.losses.check import check_loss as check_loss
+    from hf_glm_curriculum.losses.composite import CompositeLoss as CompositeLoss
+    from hf_glm_curriculum.losses.context import LossContext as LossContext
+    from hf_glm_curriculum.losses.swap import LossSwapCallback as LossSwapCallback
+    from hf_glm_curriculum.rewards.config import StructuredRewardConfig as StructuredRewardConfig
+    from hf_glm_curriculum.rewards.model import StructuredRewardModel as StructuredRewardModel
     from hf_glm_curriculum.signals.ledger import SampleLedger as SampleLedger
     from hf_glm_curriculum.signals.mixture_callback import MixtureCallback as MixtureCallback
     from hf_glm_curriculum.signals.probe import SampleProbe as SampleProbe
@@ -23,28 +30,42 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "CompositeLoss": "losses.composite",
+    "CompositeLossCallback": "losses.callback",
     "CurriculumMixture": "data.mixture",
     "LifespanConfig": "lifespan.config",
+    "LossContext": "losses.context",
+    "LossSwapCallback": "losses.swap",
     "MixtureCallback": "signals.mixture_callback",
     "SampleIndex": "data.index",
     "SampleLedger": "signals.ledger",
     "SampleLifespanCallback": "lifespan.callback",
     "SampleProbe": "signals.probe",
+    "StructuredRewardConfig": "rewards.config",
+    "StructuredRewardModel": "rewards.model",
     "audit_files": "data.audit",
     "audit_records": "data.audit",
+    "check_loss": "losses.check",
     "content_ids": "data.content_id",
 }
 
 __all__ = [
+    "CompositeLoss",
+    "CompositeLossCallback",
     "CurriculumMixture",
     "LifespanConfig",
+    "LossContext",
+    "LossSwapCallback",
     "MixtureCallback",
     "SampleIndex",
     "SampleLedger",
     "SampleLifespanCallback",
     "SampleProbe",
+    "StructuredRewardConfig",
+    "StructuredRewardModel",
     "audit_files",
     "audit_records",
+    "check_loss",
     "content_ids",
 ]
 

@@ -1,0 +1,1 @@
+"""Structured rewards: model, training, calibration, gate, shaping and monitors."""
