@@ -6,7 +6,7 @@ import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -49,7 +49,10 @@ class ShaperConfig:
     """Share of repeated n-grams that costs nothing: real answers repeat themselves too."""
 
     length_band: tuple[float, float] | None = None
-    """Least and most words and Han characters (tokens where given) that cost nothing."""
+    """Least and most length that costs nothing."""
+
+    length_unit: Literal["words", "tokens"] = "words"
+    """What lengths are counted in: words and Han characters, or the policy's tokens."""
 
     length_penalty: float = 1.0
     """Off a response half below or half above the band; in proportion, up to twice as much."""
@@ -81,6 +84,8 @@ class ShaperConfig:
             raise ConfigError(
                 f"repetition_allowed: must lie in [0, 1), got {self.repetition_allowed}"
             )
+        if self.length_unit not in ("words", "tokens"):
+            raise ConfigError(f"length_unit: must be words or tokens, got {self.length_unit!r}")
         band = self.length_band
         if band is not None and not 0 <= band[0] <= band[1]:
             raise ConfigError(f"length_band: must be 0 <= least <= most, got {tuple(band)}")
@@ -102,6 +107,9 @@ class ShapedRewards:
 
     scores: Tensor
     """[B, D]: normalised and clipped, less the row's penalty."""
+
+    normalised: Tensor
+    """[B, D]: the same without the penalties."""
 
     penalties: dict[str, Tensor]
     """[B] for each kind of penalty, at least 0."""
@@ -195,7 +203,7 @@ class RewardShaper:
             scores: [B, D]; NaN is null and stays NaN.
             responses: B texts.
             mask: [B, D], true where open; only open scores move the running moments.
-            n_tokens: [B], lengths in tokens, where the band is in tokens.
+            n_tokens: [B], lengths in tokens; used where `length_unit` says so.
             ended: [B], whether generation came to the end-of-sequence token.
             refusal_ok: [B], whether the prompt calls for a refusal.
             update: whether the batch moves the running moments (not in evaluation, and not where
@@ -215,13 +223,21 @@ class RewardShaper:
         readings = read_responses(
             responses,
             ngram=self.config.repetition_ngram,
-            n_tokens=n_tokens,
+            n_tokens=self._lengths(n_tokens),
             ended=ended,
             refusal_ok=refusal_ok,
         )
         found = {name: p.to(scores) for name, p in self.penalties(readings).items()}
         total = torch.stack(list(found.values())).sum(dim=0)
-        return ShapedRewards(self.normalised(scores) - total[:, None], found, total, readings)
+        plain = self.normalised(scores)
+        return ShapedRewards(plain - total[:, None], plain, found, total, readings)
+
+    def _lengths(self, n_tokens: Sequence[int] | Tensor | None) -> Sequence[int] | Tensor | None:
+        if self.config.length_unit == "words":
+            return None
+        if n_tokens is None:
+            raise DataError("n_tokens: length_unit is tokens; give each response's, or use words")
+        return n_tokens
 
     def state_dict(self) -> dict[str, Any]:
         """The running moments, as plain values."""

@@ -74,10 +74,26 @@ class DimensionWeights:
         Raises:
             ConfigError: if a dimension has no weight.
         """
-        values = self.vector(dimensions).tolist()
-        made = DimensionWeights(prior=self.prior, window=self.window)
-        made.weights = _checked(dict(zip(dimensions, values, strict=True)))
-        made._moments = RunningMoments(len(values), self.window)
+        values = dict(zip(dimensions, self.vector(dimensions).tolist(), strict=True))
+        return self.of(values, prior=self.prior, window=self.window)
+
+    @classmethod
+    def of(
+        cls, weights: Mapping[str, float], *, prior: float = 0.5, window: int = 10_000
+    ) -> DimensionWeights:
+        """Exactly these weights, without the default dimensions.
+
+        Args:
+            weights: of every dimension, in column order.
+            prior: as the class takes it.
+            window: as the class takes it.
+
+        Raises:
+            ConfigError: as the class does.
+        """
+        made = cls(prior=prior, window=window)
+        made.weights = _checked(weights)
+        made._moments = RunningMoments(len(made.weights), made.window)
         return made
 
     def combine(

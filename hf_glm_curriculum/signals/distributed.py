@@ -86,7 +86,7 @@ def gather_signals(signals: SampleSignals) -> SampleSignals:
     table = torch.stack([c.double() for c in columns], dim=1)
     if signals.embedding is not None:
         table = torch.cat([table, signals.embedding.double()], dim=1)
-    ids, parts = _gather_rows(signals.ids), _gather_rows(table)
+    ids, parts = gather_rows(signals.ids), gather_rows(table)
     columns = list(parts[:, : len(columns)].unbind(1))
     named = dict(zip(_COLUMNS, columns, strict=False))
     values = {name: value.to(getattr(signals, name).dtype) for name, value in named.items()}
@@ -101,8 +101,8 @@ def gather_signals(signals: SampleSignals) -> SampleSignals:
     )
 
 
-def _gather_rows(rows: Tensor) -> Tensor:
-    """Concatenate [M, ...] tensors of different M over all ranks."""
+def gather_rows(rows: Tensor) -> Tensor:
+    """Concatenate [M, ...] tensors of different M over all ranks, in rank order."""
     world = world_size()
     size = torch.tensor([rows.shape[0]], device=rows.device)
     sizes = [torch.zeros_like(size) for _ in range(world)]
