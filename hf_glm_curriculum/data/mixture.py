@@ -152,8 +152,8 @@ class CurriculumMixture(datasets.IterableDataset):
 
         They hold from the first row of step ``step + lag_steps``, whatever the loader has read by
         then: on every rank, with any number of workers, and again when the log is replayed. Before
-        the run has read anything (in ``on_train_begin``) they hold from its first row. Asking for
-        the ratios that were asked for last changes nothing.
+        the run has read anything (in ``on_train_begin``) they hold from its first row, and a run
+        from step 0 begins a new log. Asking for the ratios asked for last changes nothing.
 
         Args:
             ratios: as for the mixture itself.
@@ -169,13 +169,15 @@ class CurriculumMixture(datasets.IterableDataset):
             StateError: if the row is drawn already or lies before the last change.
         """
         asked = check_ratios(ratios, self.source_names, self._stratify)
-        if asked == self._log.last.ratios:
-            return self._log.last.row
         event = event_under_way()
+        unread = event is not None and event.name in UNREAD_EVENTS
         if event is not None:
             self.connect(event.args)
             step = event.state.global_step if step is None else step
-        unread = event is not None and event.name in UNREAD_EVENTS
+            if unread and event.state.global_step == 0:
+                self.reset()
+        if asked == self._log.last.ratios:
+            return self._log.last.row
         if step is None:
             row = self._board.front
         else:
@@ -249,9 +251,9 @@ class CurriculumMixture(datasets.IterableDataset):
 
     def reset(self) -> None:
         """Forget all changes after the first row and everything drawn, for a run from the start."""
-        self._clock.origin, self._stream.start = (0, 0), None
+        self._clock.origin = (0, 0)
         self._log.replace([one for one in self._log.entries if one.row == 0])
-        self._stream.forget()
+        self._stream.begin(None)
 
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
         """What a later mixture of the same sources needs to go on; plain JSON types.
@@ -295,9 +297,9 @@ class CurriculumMixture(datasets.IterableDataset):
             start, origin = None, (0, 0)
         else:
             start, origin = saved.position(), saved.origin
-        self._clock.origin, self._stream.start = origin, start
+        self._clock.origin = origin
         self._log.replace(saved.changes)
-        self._stream.forget()
+        self._stream.begin(start)
 
     # -- helpers -----------------------------------------------------------------------------
 

@@ -67,13 +67,11 @@ class MixtureStream:
         Returns:
             The state; None if it can only be found by reading streams again.
         """
-        found = self.board.state_at(row)
+        start = self.start or DrawState.fresh(len(self.sources))
+        found = start.copy() if row == start.row else self.board.state_at(row)
         if found is not None:
             return found
-        if any(source.streams for source in self.sources):
-            return None
-        start = self.start or DrawState.fresh(len(self.sources))
-        if row < start.row:
+        if row < start.row or any(source.streams for source in self.sources):
             return None
         walk = self._replay
         if walk is None or walk.state.row > row:
@@ -82,8 +80,13 @@ class MixtureStream:
             walk.readers[walk.draw()].skip()  # type: ignore[union-attr]
         return walk.state.copy()
 
+    def begin(self, start: DrawState | None) -> None:
+        """Begin with a state, or with the first row; what was drawn is forgotten."""
+        self.start, self._replay = start, None
+        self.board.begin(0 if start is None else start.row)
+
     def forget(self) -> None:
-        """Past changes are other ones now."""
+        """Changes at rows to come are other ones now."""
         self._replay = None
 
     def _walk(self, start: DrawState) -> _Walk:

@@ -63,6 +63,7 @@ def test_a_state_goes_on_where_it_was_taken(streamed, stratify):
         state = json.loads(json.dumps(mixed.state_dict(step=step)))
         later = mixture(**settings)
         later.load_state_dict(state)
+        assert later.drawn() == mixed.drawn(step=step)
         assert take(later, 160 - 4 * step) == whole[4 * step :]
         assert later.drawn(step=40) == mixed.drawn(step=40)
         assert later.changes == mixed.changes
@@ -170,6 +171,7 @@ def test_what_a_worker_drew_of_a_stream_is_known_in_the_training_process():
     from hf_glm_curriculum.data.content_id import content_ids
 
     mixed = mixture(streamed=("web", "chat"))
+    assert mixed.drawn()["chat"] == {"rows": 0, "tokens": 0}
     loader = DataLoader(mixed, batch_size=4, num_workers=1, collate_fn=collate)
     batch = next(iter(loader))
     ids = [content_ids(torch.tensor([row["input_ids"]])) for row in batch]

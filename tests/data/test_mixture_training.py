@@ -43,6 +43,17 @@ class Schedule(TrainerCallback):
 
 
 @dataclass
+class First(TrainerCallback):
+    """Asks for ratios before anything is read."""
+
+    mixture: Any
+    ratios: dict[str, float]
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.mixture.set_ratios(self.ratios)
+
+
+@dataclass
 class Seen(TrainerCallback):
     """Keeps the source and row of every sample in the order the model saw them."""
 
@@ -200,18 +211,16 @@ def test_asked_and_drawn_shares_are_logged(tmp_path):
 
 
 def test_ratios_asked_before_the_first_row_hold_from_it(tmp_path):
-    class First(TrainerCallback):
-        def on_train_begin(self, args, state, control, **kwargs):
-            mixed.set_ratios({"chat": 1.0})
-
     mixed = mixture(ALL_WEB)
-    steps, _ = run(mixed, tmp_path, [MixtureCallback(mixed), First()], "sft", max_steps=2)
+    callbacks = [First(mixed, {"chat": 1.0}), MixtureCallback(mixed)]
+    steps, _ = run(mixed, tmp_path, callbacks, "sft", max_steps=2)
     assert {source for step in steps for source, _ in step} == {1}
 
 
-def test_a_second_run_begins_anew(tmp_path):
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_second_run_begins_anew(tmp_path, alone):
     mixed = mixture(ALL_WEB, unit="rows")
-    callbacks = [MixtureCallback(mixed), Schedule(mixed)]
+    callbacks = [Schedule(mixed), First(mixed, ALL_WEB) if alone else MixtureCallback(mixed)]
     first, _ = run(mixed, tmp_path / "a", callbacks)
     second, _ = run(mixed, tmp_path / "b", callbacks)
     assert first == second
