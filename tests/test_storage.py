@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 
 import pytest
 import torch
@@ -94,6 +95,28 @@ def test_tensors_round_trip(tmp_path):
     for name, value in tensors.items():
         assert loaded[name].dtype == value.dtype
         assert torch.equal(loaded[name], value)
+
+
+def test_tensors_that_do_not_fit_leave_the_old_file(tmp_path):
+    path = tmp_path / "x.safetensors"
+    save_tensors(path, {"a": torch.ones(3)})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+        with pytest.raises(StateError, match=r"cannot write .*File too large.*; free some space"):
+            save_tensors(path, {"a": torch.ones(1_000_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert load_tensors(path)[0]["a"].tolist() == [1.0] * 3
+    assert os.listdir(tmp_path) == ["x.safetensors"]
+
+
+def test_tensors_that_share_memory_are_written_apart(tmp_path):
+    whole = torch.arange(6.0).view(2, 3)
+    save_tensors(tmp_path / "x.safetensors", {"a": whole[0], "b": whole.t(), "c": whole})
+    loaded, _ = load_tensors(tmp_path / "x.safetensors")
+    assert torch.equal(loaded["a"], whole[0]) and torch.equal(loaded["b"], whole.t())
+    assert torch.equal(loaded["c"], whole)
 
 
 def test_broken_and_missing_files_are_named(tmp_path):

@@ -48,11 +48,14 @@ class LedgerFolder:
         self.manifest: dict[str, Any] = {}
         if (self.path / MANIFEST).exists():
             self.manifest = self._read_manifest()
-        elif strangers := sorted(p.name for p in self.path.glob("*.bin")):
+            return
+        if strangers := sorted(p.name for p in self.path.glob("*.bin")):
             raise StateError(
                 f"{self.path}: holds {', '.join(strangers[:3])} and no {MANIFEST}, so these are "
                 "no ledger's files; name an empty folder."
             )
+        # Before any other file: what a full disk cuts short is known as ours next time.
+        self.describe()
 
     def check_owner(self, fingerprint: str) -> None:
         """Refuse the files of a ledger of other data.

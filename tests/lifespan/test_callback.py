@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
 import subprocess
 import sys
@@ -247,27 +248,27 @@ def test_state_that_does_not_fit_is_named(tmp_path, caplog):
     assert "holds no state of 'lifespan'" in caplog.text
 
 
-def test_full_disk_while_saving_leaves_nothing_half_written(tmp_path, monkeypatch):
-    import errno
-    import os
+class SmallDisk(TrainerCallback):
+    """From the first save on, no file of this process may be larger than 3,000 bytes."""
 
-    real = os.write
+    def on_save(self, args, state, control, **kwargs) -> None:
+        _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3000, most))
 
-    def full(handle, data):
-        if len(data) > 3000:
-            real(handle, bytes(data[:100]))
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return real(handle, data)
 
-    monkeypatch.setattr(os, "write", full)
-    with pytest.raises(StateError, match=r"No space left.*free some space"):
-        train(
-            [SampleLifespanCallback()],
-            output_dir=tmp_path,
-            max_steps=2,
-            save_strategy="steps",
-            save_steps=1,
-        )
+def test_full_disk_while_saving_leaves_nothing_half_written(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        with pytest.raises(StateError, match=r"cannot write .*File too large.*free some space"):
+            train(
+                [SmallDisk(), SampleLifespanCallback()],
+                output_dir=tmp_path,
+                max_steps=2,
+                save_strategy="steps",
+                save_steps=1,
+            )
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert list((tmp_path / "checkpoint-1" / "hf_glm_curriculum").iterdir()) == []
 
 

@@ -170,6 +170,12 @@ def test_a_full_disk_is_an_error_and_not_a_dead_process(tmp_path, monkeypatch):
     with pytest.raises(StateError, match=r"cannot write .*No space left on device; free some"):
         ledger.add(torch.arange(50))
     assert not list(tmp_path.glob(".*.new"))
+    with pytest.raises(StateError, match="No space left"):
+        SampleLedger(SampleIndex(np.arange(4)), folder=tmp_path / "new")
+    with pytest.raises(StateError, match="does not describe a ledger"):
+        SampleLedger.open(tmp_path / "new")
+    monkeypatch.undo()
+    assert len(SampleLedger(SampleIndex(np.arange(4)), folder=tmp_path / "new")) == 4
 
 
 def test_files_stay_on_the_cpu(tmp_path):
