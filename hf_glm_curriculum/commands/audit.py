@@ -23,6 +23,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--near-threshold", type=float, default=0.8, help="Jaccard similarity of near duplicates"
     )
     parser.add_argument(
+        "--write-ids",
+        metavar="OUT.jsonl",
+        help="copy JSONL input with the hash of each record's text in meta.id",
+    )
+    parser.add_argument(
+        "--replace-ids", action="store_true", help="let --write-ids overwrite other ids"
+    )
+    parser.add_argument(
         "--fail-on-faults", action="store_true", help="exit with 1 if a record is flagged"
     )
 
@@ -31,23 +39,38 @@ def run(args: argparse.Namespace) -> int:
     """Audit files and records, show the counts and write the findings.
 
     Raises:
-        DataError: A file is missing or malformed, or there is no record.
+        DataError: A file is missing or malformed, there is no record, or ids cannot be written
+            into a file or record.
         ConfigError: The threshold is out of range.
         StateError: The output folder cannot be written.
     """
     from hf_glm_curriculum.data.audit import audit_files, audit_records
+    from hf_glm_curriculum.data.record_ids import check_jsonl
     from hf_glm_curriculum.data.records import load_records
 
     if not 0 < args.near_threshold <= 1:
         raise ConfigError(f"--near-threshold must lie in (0, 1], got {args.near_threshold}")
-    files = audit_files(_data_paths(args.paths))
+    paths = _data_paths(args.paths)
+    if args.write_ids:
+        check_jsonl(paths)
+    files = audit_files(paths)
     # One path a content: a copy would make every record a duplicate and hide the real ones.
     records = load_records(files.unique_paths)
     audit = audit_records(records, near_threshold=args.near_threshold)
     _show(files, audit)
     if args.out:
         _write(Path(args.out).expanduser(), files, audit)
+    if args.write_ids:
+        _write_ids(args, files)
     return 1 if args.fail_on_faults and audit.flagged() else 0
+
+
+def _write_ids(args: argparse.Namespace, files: FileAudit) -> None:
+    from hf_glm_curriculum.commands.console import say
+    from hf_glm_curriculum.data.record_ids import write_ids
+
+    count = write_ids(files.unique_paths, args.write_ids, replace=args.replace_ids)
+    say(f"{count:,} records with ids: {args.write_ids}")
 
 
 def _data_paths(paths: list[str]) -> list[Path]:

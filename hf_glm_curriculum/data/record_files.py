@@ -76,8 +76,12 @@ def looks_like_file(name: str) -> bool:
     return Path(name).suffix.lower() in READERS or name.startswith((".", "/", "~")) or "\\" in name
 
 
-def _read_jsonl(path: Path) -> Iterator[RawRecord]:
-    """Yield one record a line; blank lines are skipped."""
+def jsonl_lines(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield place and text of each line that holds something, without a byte order mark.
+
+    Raises:
+        DataError: if a line is not UTF-8.
+    """
     with path.open("rb") as lines:
         for number, raw in enumerate(lines, start=1):
             place = f"{path}, line {number}"
@@ -86,7 +90,22 @@ def _read_jsonl(path: Path) -> Iterator[RawRecord]:
             except UnicodeDecodeError as error:
                 raise DataError(f"{place}: not UTF-8 ({error.reason}); save it as UTF-8") from error
             if line:
-                yield RawRecord(place, _as_object(_parse_json(line, place), place))
+                yield place, line
+
+
+def parse_object(line: str, place: str) -> dict[str, Any]:
+    """Parse one line of JSONL.
+
+    Raises:
+        DataError: naming the place, if it is no JSON object.
+    """
+    return _as_object(_parse_json(line, place), place)
+
+
+def _read_jsonl(path: Path) -> Iterator[RawRecord]:
+    """Yield one record a line; blank lines are skipped."""
+    for place, line in jsonl_lines(path):
+        yield RawRecord(place, parse_object(line, place))
 
 
 def _read_json(path: Path) -> Iterator[RawRecord]:

@@ -71,3 +71,19 @@ def test_a_bad_threshold_and_an_unwritable_folder(refused, faulty, tmp_path):
     )
     (tmp_path / "file").write_text("")
     assert "cannot write" in refused("audit", faulty, "--out", tmp_path / "file" / "out")
+
+
+def test_ids_are_written_into_a_copy(cli, refused, faulty, tmp_path):
+    out = tmp_path / "ids.jsonl"
+    status, shown, _ = cli("audit", faulty, "--write-ids", out)
+    assert status == 0 and "11 records with ids" in shown
+    rows = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+    ids = [row.pop("meta")["id"] for row in rows]
+    assert rows == [json.loads(line) for line in faulty.read_text("utf-8").splitlines()]
+    assert ids[0] == ids[9] and len(set(ids)) == 10
+    edited = write(tmp_path / "edited.jsonl", [{"prompt": "a", "response": "b", "meta": {"id": 7}}])
+    assert "already holds 7" in refused("audit", edited, "--write-ids", tmp_path / "x.jsonl")
+    assert cli("audit", edited, "--write-ids", tmp_path / "x.jsonl", "--replace-ids")[0] == 0
+    table = tmp_path / "rows.csv"
+    table.write_text("prompt,response\na,b\n")
+    assert "ids are written into .jsonl files" in refused("audit", table, "--write-ids", out)
