@@ -145,14 +145,13 @@ def _checked_field(name: str, field: Any, value: Any) -> Any:
 def _changes_of(composite: CompositeLoss, name: str, wish: Mapping[str, Any]) -> dict[str, Any]:
     entry = composite.entry(name)
     present = entry.joined or name in composite.candidates
-    wanted = wish.get("joined", present)
-    if not wanted:
-        return {"joined": False} if present else {}
     if not present and "joined" not in wish:
         raise ConfigError(
             f"{SECTION}.{name}: the term is registered and has not joined; write "
             f"`{name}: {{joined: true, weight: ...}}` to add it."
         )
+    if not wish.get("joined", True):
+        return {"joined": False} if present else {}
     if not present:
         return dict(wish)
     changes = {}
