@@ -22,7 +22,26 @@ if TYPE_CHECKING:
     from hf_glm_curriculum.losses.context import LossContext as LossContext
     from hf_glm_curriculum.losses.swap import LossSwapCallback as LossSwapCallback
     from hf_glm_curriculum.rewards.config import StructuredRewardConfig as StructuredRewardConfig
+    from hf_glm_curriculum.rewards.ensemble import RewardEnsemble as RewardEnsemble
+    from hf_glm_curriculum.rewards.gate import RewardGate as RewardGate
+    from hf_glm_curriculum.rewards.kl import KLController as KLController
     from hf_glm_curriculum.rewards.model import StructuredRewardModel as StructuredRewardModel
+    from hf_glm_curriculum.rewards.monitor import RewardHackingMonitor as RewardHackingMonitor
+    from hf_glm_curriculum.rewards.reinforcement import (
+        NegativeReinforcement as NegativeReinforcement,
+    )
+    from hf_glm_curriculum.rewards.scalar import RewardPanel as RewardPanel
+    from hf_glm_curriculum.rewards.scalar import ScalarReward as ScalarReward
+    from hf_glm_curriculum.rewards.shaper import RewardShaper as RewardShaper
+    from hf_glm_curriculum.rewards.trl_functions import (
+        combined_reward_function as combined_reward_function,
+    )
+    from hf_glm_curriculum.rewards.trl_functions import (
+        structured_reward_functions as structured_reward_functions,
+    )
+    from hf_glm_curriculum.rewards.trl_host import RewardStateCallback as RewardStateCallback
+    from hf_glm_curriculum.rewards.unlock import ProgressiveUnlock as ProgressiveUnlock
+    from hf_glm_curriculum.rewards.weights import DimensionWeights as DimensionWeights
     from hf_glm_curriculum.signals.ledger import SampleLedger as SampleLedger
     from hf_glm_curriculum.signals.mixture_callback import MixtureCallback as MixtureCallback
     from hf_glm_curriculum.signals.probe import SampleProbe as SampleProbe
@@ -33,40 +52,66 @@ _PUBLIC = {
     "CompositeLoss": "losses.composite",
     "CompositeLossCallback": "losses.callback",
     "CurriculumMixture": "data.mixture",
+    "DimensionWeights": "rewards.weights",
+    "KLController": "rewards.kl",
     "LifespanConfig": "lifespan.config",
     "LossContext": "losses.context",
     "LossSwapCallback": "losses.swap",
     "MixtureCallback": "signals.mixture_callback",
+    "NegativeReinforcement": "rewards.reinforcement",
+    "ProgressiveUnlock": "rewards.unlock",
+    "RewardEnsemble": "rewards.ensemble",
+    "RewardGate": "rewards.gate",
+    "RewardHackingMonitor": "rewards.monitor",
+    "RewardPanel": "rewards.scalar",
+    "RewardShaper": "rewards.shaper",
+    "RewardStateCallback": "rewards.trl_host",
     "SampleIndex": "data.index",
     "SampleLedger": "signals.ledger",
     "SampleLifespanCallback": "lifespan.callback",
     "SampleProbe": "signals.probe",
+    "ScalarReward": "rewards.scalar",
     "StructuredRewardConfig": "rewards.config",
     "StructuredRewardModel": "rewards.model",
     "audit_files": "data.audit",
     "audit_records": "data.audit",
     "check_loss": "losses.check",
+    "combined_reward_function": "rewards.trl_functions",
     "content_ids": "data.content_id",
+    "structured_reward_functions": "rewards.trl_functions",
 }
 
 __all__ = [
     "CompositeLoss",
     "CompositeLossCallback",
     "CurriculumMixture",
+    "DimensionWeights",
+    "KLController",
     "LifespanConfig",
     "LossContext",
     "LossSwapCallback",
     "MixtureCallback",
+    "NegativeReinforcement",
+    "ProgressiveUnlock",
+    "RewardEnsemble",
+    "RewardGate",
+    "RewardHackingMonitor",
+    "RewardPanel",
+    "RewardShaper",
+    "RewardStateCallback",
     "SampleIndex",
     "SampleLedger",
     "SampleLifespanCallback",
     "SampleProbe",
+    "ScalarReward",
     "StructuredRewardConfig",
     "StructuredRewardModel",
     "audit_files",
     "audit_records",
     "check_loss",
+    "combined_reward_function",
     "content_ids",
+    "structured_reward_functions",
 ]
 
 

@@ -109,44 +109,36 @@ class Alarm:
     """What was seen, in one line."""
 
 
-def trend(steps: Sequence[float], values: Sequence[float]) -> Trend:
-    """Fit a line.
-
-    Args:
-        steps: n ≥ 3 places, not all the same.
-        values: n numbers.
-    """
-    x, y = np.asarray(steps, dtype=float), np.asarray(values, dtype=float)
-    centred = x - x.mean()
-    spread = float(centred @ centred)
-    slope = float(centred @ y) / spread
-    residual = y - y.mean() - slope * centred
+def trend(values: Sequence[float]) -> Trend:
+    """Fit a line through n ≥ 3 values, one an update."""
+    y = np.asarray(values, dtype=float)
+    x = np.arange(len(y)) - (len(y) - 1) / 2
+    spread = float(x @ x)
+    slope = float(x @ y) / spread
+    residual = y - y.mean() - slope * x
     # Rounding leaves a residual on a perfect line; a billionth of the values is no noise.
-    noise = float(residual @ residual) / (len(x) - 2)
+    noise = float(residual @ residual) / (len(y) - 2)
     floor = (1e-9 * float(np.abs(y).max(initial=0.0))) ** 2
     error = math.sqrt(noise / spread) if noise > floor else 0.0
     t = slope / error if error else math.copysign(math.inf, slope) if slope else 0.0
-    start = float(y.mean() + slope * (x[0] - x.mean()))
-    return Trend(start, slope * float(x[-1] - x[0]), t)
+    return Trend(float(y.mean() + slope * x[0]), slope * (len(y) - 1), t)
 
 
-def find_alarms(
-    series: Mapping[str, tuple[Sequence[float], Sequence[float]]], config: MonitorConfig
-) -> list[Alarm]:
+def find_alarms(series: Mapping[str, Sequence[float]], config: MonitorConfig) -> list[Alarm]:
     """Apply every rule to one window.
 
     Args:
-        series: for each quantity its steps and values, oldest first; quantities are reward,
-            length, diversity, refusals, judge, kl, entropy and dimension_<name>. Those with less
-            than half a window of values are left out.
+        series: for each quantity its values, oldest first; quantities are reward, length,
+            diversity, refusals, judge, kl, entropy and dimension_<name>. Those with less than half
+            a window of values are left out.
         config: thresholds.
     """
     enough = max(6, config.window // 2)
-    known = {name: pair for name, pair in series.items() if len(pair[1]) >= enough}
-    trends = {name: trend(*pair) for name, pair in known.items()}
+    known = {name: values for name, values in series.items() if len(values) >= enough}
+    trends = {name: trend(values) for name, values in known.items()}
     alarms = _while_reward_rises(trends, config)
     if "kl" in known:
-        alarms += _kl(*known["kl"], config)
+        alarms += _kl(known["kl"], config)
     if "entropy" in trends and _falls(trends["entropy"], config):
         fall = -trends["entropy"].relative
         if fall >= config.entropy_fall:
@@ -183,19 +175,17 @@ def _while_reward_rises(trends: Mapping[str, Trend], config: MonitorConfig) -> l
     return alarms
 
 
-def _kl(steps: Sequence[float], values: Sequence[float], config: MonitorConfig) -> list[Alarm]:
+def _kl(values: Sequence[float], config: MonitorConfig) -> list[Alarm]:
     """KL that grows ever faster: a policy that has found something to exploit runs away."""
     middle = len(values) // 2
-    early = trend(steps[: middle + 1], values[: middle + 1])
-    late = trend(steps[middle:], values[middle:])
+    early, late = trend(values[: len(values) - middle]), trend(values[middle:])
     if not _rises(late, config):
         return []
-    spans = [steps[middle] - steps[0], steps[-1] - steps[middle]]
-    first, second = max(early.change, 0.0) / spans[0], late.change / spans[1]
     # Growth from a standstill is acceleration only if it amounts to something.
-    if second < config.kl_acceleration * first or late.change < 0.5 * abs(late.start):
+    first = max(early.change, 0.0)
+    if late.change < config.kl_acceleration * first or late.change < 0.5 * abs(late.start):
         return []
-    pace = f"{second / first:.1f} times as fast as" if first > 0 else "after standing still in"
+    pace = f"{late.change / first:.1f} times as fast as in" if first else "after standing still in"
     return [Alarm("kl", f"the KL grows {pace} the window's first half")]
 
 

@@ -79,7 +79,7 @@ class RewardHackingMonitor(TrainerCallback):
                     f"sources: unknown quantity {quantity!r}; choose from {', '.join(SOURCES)}"
                 )
             self.sources[quantity] = (names,) if isinstance(names, str) else tuple(names)
-        self._series: dict[str, deque[tuple[float, float]]] = {}
+        self._series: dict[str, deque[float]] = {}
         self._held: dict[str, int] = {}
         self._seen = 0
         self._ever: set[str] = set()
@@ -93,7 +93,6 @@ class RewardHackingMonitor(TrainerCallback):
 
     def update(
         self,
-        step: float | None = None,
         *,
         reward: float | None = None,
         length: float | None = None,
@@ -107,7 +106,6 @@ class RewardHackingMonitor(TrainerCallback):
         """Take one update's figures in; what is None or not finite is not known.
 
         Args:
-            step: place of the update; their number without it.
             reward: mean reward, before normalisation (normalised ones cannot rise).
             length: mean length of the answers.
             diversity: such as distinct-2 over the batch.
@@ -121,14 +119,13 @@ class RewardHackingMonitor(TrainerCallback):
             The alarms that hold now.
         """
         self._seen += 1
-        place = float(self._seen if step is None else step)
         given = {"reward": reward, "length": length, "diversity": diversity, "refusals": refusals}
         given |= {"judge": judge, "kl": kl, "entropy": entropy}
         given |= {f"dimension_{name}": value for name, value in (dimensions or {}).items()}
         for name, value in given.items():
             if value is not None and math.isfinite(value):
                 points = self._series.setdefault(name, deque(maxlen=self.config.window))
-                points.append((place, float(value)))
+                points.append(float(value))
         self.alarms = self._holding(self._found())
         return self.alarms
 
@@ -140,9 +137,8 @@ class RewardHackingMonitor(TrainerCallback):
 
     def state_dict(self) -> dict[str, Any]:
         """The windows and what held when, as plain values."""
-        series = {name: list(map(list, points)) for name, points in self._series.items()}
         return {
-            "series": series,
+            "series": {name: list(points) for name, points in self._series.items()},
             "held": dict(self._held),
             "seen": self._seen,
             "ever": sorted(self._ever),
@@ -151,7 +147,7 @@ class RewardHackingMonitor(TrainerCallback):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up the state of `state_dict`."""
         self._series = {
-            name: deque(((x, y) for x, y in points), maxlen=self.config.window)
+            name: deque(points, maxlen=self.config.window)
             for name, points in state["series"].items()
         }
         self._held, self._seen = dict(state["held"]), int(state["seen"])
@@ -195,7 +191,7 @@ class RewardHackingMonitor(TrainerCallback):
         if self.judge is not None:
             mark = float(self.judge(model))
             figures["judge"] = from_first_rank(lambda: mark)
-        self.update(state.global_step, **figures)
+        self.update(**figures)
         self._reporter.report(self.metrics(), args, state, control, model)
         if self.should_stop:
             control.should_training_stop = True
@@ -239,11 +235,7 @@ class RewardHackingMonitor(TrainerCallback):
     def _found(self) -> list[Alarm]:
         if self._seen < self.config.window:
             return []
-        series = {
-            name: tuple(map(list, zip(*points, strict=True)))
-            for name, points in self._series.items()
-        }
-        return find_alarms(series, self.config)  # type: ignore[arg-type]
+        return find_alarms({n: list(points) for n, points in self._series.items()}, self.config)
 
     def _holding(self, found: list[Alarm]) -> list[Alarm]:
         """The alarms that have held for the patience; warns of those that begin."""
