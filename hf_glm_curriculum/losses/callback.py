@@ -138,9 +138,7 @@ class CompositeLossCallback(TrainerCallback):
         bad = self.composite.refuse_nonfinite()
         if not bad:
             return
-        # No gradient, no step: optimizers leave parameters without one alone.
-        for parameter in model.parameters():
-            parameter.grad = None
+        _drop_gradients(model, args)
         self._report({f"{n}/nonfinite": 1.0 for n in bad}, args, state, control, model)
         if not any(True for _ in self.composite.acting()):
             raise StateError(
@@ -237,6 +235,18 @@ class CompositeLossCallback(TrainerCallback):
         ]
         history.clear()
         self._dump.write(rows)
+
+
+def _drop_gradients(model: Any, args: TrainingArguments) -> None:
+    """Keep the optimizer step that follows from changing anything."""
+    unseen_by_scaler = args.fp16 and not args.max_grad_norm
+    for parameter in model.parameters():
+        if unseen_by_scaler and parameter.grad is not None:
+            # The loss scaler has not looked at gradients yet: infinite ones make it skip the step.
+            parameter.grad.fill_(float("inf"))
+        else:
+            # Optimizers leave parameters without a gradient alone.
+            parameter.grad = None
 
 
 def _will_log(args: TrainingArguments, state: TrainerState) -> bool:

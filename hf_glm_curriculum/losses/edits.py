@@ -16,6 +16,7 @@ from hf_glm_curriculum.errors import ConfigError
 from hf_glm_curriculum.losses.composite import CompositeLoss
 from hf_glm_curriculum.losses.schedules import (
     Ramp,
+    Schedule,
     Steps,
     checked_weight,
     describe_schedule,
@@ -157,7 +158,7 @@ def _changes_of(composite: CompositeLoss, name: str, wish: Mapping[str, Any]) ->
     changes = {}
     if "weight" in wish and (wish["weight"] != entry.weight or entry.schedule is not None):
         changes["weight"] = wish["weight"]
-    if "schedule" in wish and wish["schedule"] != describe_schedule(entry.schedule):
+    if "schedule" in wish and not _is_followed(wish["schedule"], entry.schedule):
         changes["schedule"] = wish["schedule"]
         # A weight beside a schedule is where it starts.
         changes |= {"weight": wish["weight"]} if "weight" in wish else {}
@@ -166,6 +167,14 @@ def _changes_of(composite: CompositeLoss, name: str, wish: Mapping[str, Any]) ->
     if "active" in wish and wish["active"] != entry.active:
         changes["active"] = wish["active"]
     return changes
+
+
+def _is_followed(wish: Mapping[str, Any] | None, schedule: Schedule | None) -> bool:
+    """Whether a schedule is what a file asks for, in every field that the file names."""
+    present = describe_schedule(schedule)
+    if wish is None or not isinstance(present, Mapping):
+        return wish is None and present is None
+    return all(present.get(name) == value for name, value in wish.items())
 
 
 def _read_schedule(composite: CompositeLoss, name: str, change: Mapping[str, Any]) -> Any:
