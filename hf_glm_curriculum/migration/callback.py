@@ -153,14 +153,16 @@ class ObjectiveMigrationCallback(TrainerCallback):
         self.schedule = schedule_for(self.config, state.max_steps)
         gates = LayerGates(model)
         self._tally = ObjectiveTally(self._note, args.device)
-        if state.global_step > 0:
-            self._restore(args, state)
         self._logged_step = state.global_step
+        restored = state.global_step > 0 and self._restore(args, state)
+        if self._injection is not None and not restored:
+            self._injection.mixture.connect(args)
+            if self._asks:
+                self._injection.begin(self.schedule, state.global_step)
         self._reporter = reporter_for(_run_folder(args))
         self._reporter.begin(args, state, control)
         self._open_dump(state)
         self._hook(model, gates, bool(getattr(args, "torch_compile", False)))
-        self._ask(state)
 
     def _hook(self, model: Any, gates: LayerGates, compiled: bool) -> None:
         self._scope = scope = RunScope()
@@ -190,7 +192,8 @@ class ObjectiveMigrationCallback(TrainerCallback):
         self._tally.add(parts, sum_over_ranks if world_size() > 1 else None)
         if self._dump is not None:
             self._write_dump(parts, state)
-        self._ask(state)
+        if self._injection is not None and self.schedule is not None and self._asks:
+            self._injection.ask(self.schedule, state.global_step)
 
     def on_log(
         self,
@@ -224,8 +227,7 @@ class ObjectiveMigrationCallback(TrainerCallback):
         metadata = {"step": str(state.global_step), "config": _as_json(self.config)}
         metadata["logged_step"] = str(self._logged_step)
         if self._injection is not None:
-            metadata["base"] = json.dumps(self._injection.base)
-            metadata["mixture"] = json.dumps(self._injection.mixture.state_dict())
+            metadata["injection"] = json.dumps(self._injection.state_dict(state.global_step))
         folder = _run_folder(args) / f"checkpoint-{state.global_step}"
         save_tensors(state_path(folder, self.name), self._tally.tensors(), metadata)
 
@@ -251,6 +253,11 @@ class ObjectiveMigrationCallback(TrainerCallback):
     @property
     def _weighs(self) -> bool:
         return self.config.gates and not self.config.observe_only
+
+    @property
+    def _asks(self) -> bool:
+        """Whether the mixture's ratios follow the schedule."""
+        return self._injection is not None and not self.config.observe_only
 
     def _is_live(self) -> bool:
         return self._stepping and self._scope is not None and self._scope.active()
@@ -287,12 +294,6 @@ class ObjectiveMigrationCallback(TrainerCallback):
 
     # -- helpers -----------------------------------------------------------------------------
 
-    def _ask(self, state: TrainerState) -> None:
-        """Ask the mixture for the ratio of the step to come; it has the batches still to make."""
-        if self._injection is None or self.schedule is None or self.config.observe_only:
-            return
-        self._injection.ask(self.schedule.injected_ratio(state.global_step), state.global_step)
-
     def _metrics(self, state: TrainerState) -> dict[str, float]:
         schedule, gates = self.schedule, self._gates
         if schedule is None or gates is None:
@@ -309,14 +310,11 @@ class ObjectiveMigrationCallback(TrainerCallback):
             )
         found["progress"] = schedule.progress(step)
         if self._injection is not None:
-            found["ratio_asked"] = schedule.injected_ratio(step)
-            drawn = self._injection.drawn()
-            if drawn is not None:
-                found["ratio_drawn"] = drawn
+            found |= self._injection.report(state.global_step)
         weights = schedule.weights(step, gates.blocks)
         return found | _layer_summary(weights, found.get("ratio_trained", 0.0))
 
-    def _restore(self, args: TrainingArguments, state: TrainerState) -> None:
+    def _restore(self, args: TrainingArguments, state: TrainerState) -> bool:
         folder = resume_folder(_run_folder(args), state.global_step)
         path = state_path(folder, self.name)
         if not path.exists():
@@ -324,16 +322,17 @@ class ObjectiveMigrationCallback(TrainerCallback):
                 f"{folder} holds no state of {self.name!r}: its counts start anew at step "
                 f"{state.global_step}"
             )
-            return
+            return False
         tensors, metadata = load_tensors(path)
         saved, now = json.loads(metadata.get("config", "{}")), json.loads(_as_json(self.config))
         changed = sorted(k for k in now if k in saved and saved[k] != now[k])
         if changed:
             self._say(f"resumed with other settings than the run began with: {', '.join(changed)}")
         self._tally.load(tensors)
-        if self._injection is not None and "mixture" in metadata:
-            self._injection.base = json.loads(metadata["base"])
-            self._injection.mixture.load_state_dict(json.loads(metadata["mixture"]))
+        self._logged_step = int(metadata.get("logged_step", state.global_step))
+        if self._injection is not None and "injection" in metadata:
+            self._injection.load_state_dict(json.loads(metadata["injection"]))
+        return True
 
     def _open_dump(self, state: TrainerState) -> None:
         if self.debug_dir is None or not state.is_world_process_zero:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from hf_glm_curriculum.errors import ConfigError
 from hf_glm_curriculum.migration.objectives import Mixture
+from hf_glm_curriculum.migration.schedule import MigrationSchedule
 
 
 def shares(base: Mapping[str, float], instruction: str, ratio: float) -> dict[str, float]:
@@ -33,7 +35,7 @@ def shares(base: Mapping[str, float], instruction: str, ratio: float) -> dict[st
 
 
 class Injection:
-    """Sets a mixture's ratios and remembers what was asked and drawn."""
+    """Makes a mixture's ratios follow a schedule, and counts what was drawn."""
 
     def __init__(self, mixture: Mixture, instruction: str) -> None:
         """Take the mixture's ratios of now for those of pre-training.
@@ -43,23 +45,53 @@ class Injection:
         """
         self.mixture = mixture
         self._instruction = instruction
-        self.base = dict(mixture.ratios)
-        shares(self.base, instruction, 0.0)
-        self._drawn = self._tokens()
+        self._base = dict(mixture.ratios)
+        self._counted: dict[str, int] = {}
+        shares(self._base, instruction, 0.0)
 
-    def ask(self, ratio: float, step: int) -> None:
-        """Ask for ``ratio`` of instructions, from optimizer step ``step`` on, if that is new."""
-        wanted = shares(self.base, self._instruction, ratio)
-        if wanted != dict(self.mixture.ratios):
-            self.mixture.set_ratios(wanted, step=step)
+    def begin(self, schedule: MigrationSchedule, step: int) -> None:
+        """Ask for the first steps of a run that has read nothing yet.
 
-    def drawn(self) -> float | None:
-        """Instructions' share of the label tokens drawn since the last call; None if none were."""
-        now = self._tokens()
-        fresh = {name: now[name] - self._drawn.get(name, 0) for name in now}
-        self._drawn = now
-        total = sum(fresh.values())
-        return fresh.get(self._instruction, 0) / total if total else None
+        A change takes the mixture some steps to come into effect; those until then are asked for
+        here, so that every step holds what the schedule says of it.
+        """
+        self.mixture.reset()
+        self._counted = {}
+        for ahead in range(self.mixture.lag_steps + 1):
+            self._ask(schedule.injected_ratio(step + ahead), step + ahead)
 
-    def _tokens(self) -> dict[str, int]:
-        return {name: int(counts["tokens"]) for name, counts in self.mixture.drawn().items()}
+    def ask(self, schedule: MigrationSchedule, step: int) -> None:
+        """Ask for the step on which a change asked for now, after ``step`` steps, first acts."""
+        self._ask(schedule.injected_ratio(step + self.mixture.lag_steps), step)
+
+    def _ask(self, ratio: float, step: int) -> None:
+        self.mixture.set_ratios(shares(self._base, self._instruction, ratio), step=step)
+
+    def report(self, step: int) -> dict[str, float]:
+        """Instructions' share asked for at the last of ``step`` steps, and drawn since last time.
+
+        Returns:
+            ``ratio_asked`` and, where any row was drawn, ``ratio_drawn``; in the mixture's unit.
+        """
+        asked = self.mixture.ratios_at(max(0, step - 1))
+        counts = {name: int(n[self.mixture.unit]) for name, n in self.mixture.drawn(step).items()}
+        fresh = {name: n - self._counted.get(name, 0) for name, n in counts.items()}
+        self._counted, total = counts, sum(fresh.values())
+        found = {"ratio_asked": asked.get(self._instruction, 0.0)}
+        if total:
+            found["ratio_drawn"] = fresh.get(self._instruction, 0) / total
+        return found
+
+    def state_dict(self, step: int) -> dict[str, Any]:
+        """What a resumed run needs, in JSON types."""
+        state = self.mixture.state_dict(step)
+        return {"base": self._base, "counted": self._counted, "mixture": state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from :meth:`state_dict`; the changes asked for ahead are in the mixture's log.
+
+        Raises:
+            StateError: if the state is of another mixture.
+        """
+        self._base, self._counted = state["base"], state["counted"]
+        self.mixture.load_state_dict(state["mixture"])

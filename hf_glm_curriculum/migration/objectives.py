@@ -34,26 +34,48 @@ class Mixture(Protocol):
 
     @property
     def ratios(self) -> Mapping[str, float]:
-        """The share asked of each source now."""
+        """The share of each source last asked for."""
+        ...
+
+    @property
+    def unit(self) -> str:
+        """What ratios are shares of: "tokens" or "rows", a key of what ``drawn`` returns."""
+        ...
+
+    @property
+    def lag_steps(self) -> int:
+        """Steps from ``set_ratios`` to the first step it acts on."""
         ...
 
     def set_ratios(self, ratios: Mapping[str, float], step: int | None = None) -> Any:
-        """Ask for other shares from now on."""
+        """Ask for other shares."""
         ...
 
-    def drawn(self) -> Mapping[str, Mapping[str, int]]:
-        """Rows and label tokens drawn from each source so far."""
+    def ratios_at(self, step: int) -> Mapping[str, float]:
+        """The shares in effect at an optimizer step."""
+        ...
+
+    def drawn(self, step: int | None = None) -> Mapping[str, Mapping[str, int]]:
+        """Rows and label tokens of each source that the first ``step`` steps hold."""
         ...
 
     def source_index(self, ids: Tensor) -> Tensor:
         """Which source each content id belongs to, −1 where none is known."""
         ...
 
-    def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs."""
+    def connect(self, args: Any) -> Any:
+        """Learn from a trainer's arguments how rows become steps."""
         ...
 
-    def load_state_dict(self, state: dict[str, Any]) -> Any:
+    def reset(self) -> Any:
+        """Forget the changes and draws of an earlier run."""
+        ...
+
+    def state_dict(self, step: int | None = None) -> dict[str, Any]:
+        """What a resumed run needs, in JSON types."""
+        ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
         """Continue from a state."""
         ...
 

@@ -8,6 +8,7 @@ import torch
 from datasets import Dataset
 from torch import Tensor
 
+from hf_glm_curriculum.data.mixture_host import event_under_way
 from hf_glm_curriculum.migration.callback import ObjectiveMigrationCallback
 from hf_glm_curriculum.migration.config import MigrationConfig
 from hf_glm_curriculum.migration.objectives import DatasetTags
@@ -51,21 +52,37 @@ def run(callbacks: list[Any], **settings: Any) -> Run:
 
 
 class WrittenMixture:
-    """Stands for a mixture: knows whose a sample is, and logs every change of its ratios."""
+    """Stands for a mixture: knows whose a sample is, and notes every change of its ratios."""
+
+    unit = "tokens"
+    lag_steps = 2
 
     def __init__(self, **ratios: float) -> None:
         self.ratios = dict(ratios) or {"pretrain": 1.0, "instruction": 0.0}
         self.source_names = list(self.ratios)
-        self.asked: list[tuple[int | None, dict[str, float]]] = []
+        self.asked: dict[int, dict[str, float]] = {}
         self.tokens = dict.fromkeys(self.source_names, 0)
         self._tags = DatasetTags(tags())
+        self._begun = False
+
+    def connect(self, args: Any) -> None:
+        self._begun = False
+
+    def reset(self) -> None:
+        self.asked = {}
 
     def set_ratios(self, ratios: dict[str, float], step: int | None = None) -> None:
-        assert abs(sum(ratios.values()) - 1) < 1e-12
+        """Note for which step a change is, as the real mixture counts it."""
+        assert step is not None and abs(sum(ratios.values()) - 1) < 1e-12
+        unread = event_under_way().name == "on_train_begin"
         self.ratios = dict(ratios)
-        self.asked.append((step, dict(ratios)))
+        self.asked[step if unread else step + self.lag_steps] = dict(ratios)
 
-    def drawn(self) -> dict[str, dict[str, int]]:
+    def ratios_at(self, step: int) -> dict[str, float]:
+        known = [one for one in self.asked if one <= step]
+        return self.asked[max(known)] if known else self.ratios
+
+    def drawn(self, step: int | None = None) -> dict[str, dict[str, int]]:
         return {name: {"rows": n // 10, "tokens": n} for name, n in self.tokens.items()}
 
     def source_index(self, ids: Tensor) -> Tensor:
@@ -73,8 +90,8 @@ class WrittenMixture:
         names = [self.source_names.index(name) for name in self._tags.source_names]
         return torch.tensor([*names, -1])[found]
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"ratios": self.ratios, "asked": len(self.asked)}
+    def state_dict(self, step: int | None = None) -> dict[str, Any]:
+        return {"asked": [list(pair) for pair in self.asked.items()], "step": step}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.ratios = dict(state["ratios"])
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.asked = dict(state_dict["asked"])
