@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from hf_glm_curriculum.losses.composite import CompositeLoss as CompositeLoss
     from hf_glm_curriculum.losses.context import LossContext as LossContext
     from hf_glm_curriculum.losses.swap import LossSwapCallback as LossSwapCallback
+    from hf_glm_curriculum.migration.callback import (
+        ObjectiveMigrationCallback as ObjectiveMigrationCallback,
+    )
+    from hf_glm_curriculum.migration.config import MigrationConfig as MigrationConfig
     from hf_glm_curriculum.rewards.config import StructuredRewardConfig as StructuredRewardConfig
     from hf_glm_curriculum.rewards.ensemble import RewardEnsemble as RewardEnsemble
     from hf_glm_curriculum.rewards.gate import RewardGate as RewardGate
@@ -57,7 +61,9 @@ _PUBLIC = {
     "LifespanConfig": "lifespan.config",
     "LossContext": "losses.context",
     "LossSwapCallback": "losses.swap",
+    "MigrationConfig": "migration.config",
     "MixtureCallback": "signals.mixture_callback",
+    "ObjectiveMigrationCallback": "migration.callback",
     "NegativeReinforcement": "rewards.reinforcement",
     "ProgressiveUnlock": "rewards.unlock",
     "RewardEnsemble": "rewards.ensemble",
@@ -90,8 +96,10 @@ __all__ = [
     "LifespanConfig",
     "LossContext",
     "LossSwapCallback",
+    "MigrationConfig",
     "MixtureCallback",
     "NegativeReinforcement",
+    "ObjectiveMigrationCallback",
     "ProgressiveUnlock",
     "RewardEnsemble",
     "RewardGate",
