@@ -84,8 +84,8 @@ def run(seed: int, n: int, held: int) -> dict[str, Any]:
 def main() -> None:
     """Run one seed (three with ``--full``) and record the table."""
     flags = parser(__doc__)
-    flags.add_argument("--rows", type=int, default=160)
-    flags.add_argument("--held-out", type=int, default=64)
+    flags.add_argument("--rows", type=int, default=96)
+    flags.add_argument("--held-out", type=int, default=48)
     args = flags.parse_args()
     seeds = range(args.seed, args.seed + (3 if args.full else 1))
     results = [run(seed, args.rows, args.held_out) for seed in seeds]
