@@ -1,10 +1,10 @@
 """``outcome``: what training on noisy data gains from the callback.
 
 The same rows with planted faults (``planted_faults.py``), the same seed and steps, SmolLM2-135M
-(LoRA): plain SFT, the callback, and (``--full``) the callback with the judge that spends one forward
-a sample.
-Held-out loss on clean rows, overlap of greedy answers with the reference (F1 of words), and the
-variance of the step loss around its running mean. ``--full``: three seeds and more rows.
+(LoRA): plain SFT, the callback, and (``--full``) the callback with the judge that spends one
+forward a sample. Held-out loss on clean rows, overlap of greedy answers with the reference (F1 of
+words), and the variance of the step loss around its running mean. ``--full``: three seeds and more
+rows.
 """
 
 from __future__ import annotations
