@@ -3,6 +3,7 @@
 import hashlib
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -11,13 +12,13 @@ import numpy as np
 
 from hf_glm_curriculum.data.audit_diversity import LABEL_COLUMNS, DiversityCounter
 from hf_glm_curriculum.data.audit_duplicates import candidate_pairs, near_duplicate, signatures
+from hf_glm_curriculum.data.audit_endings import closing_mark, ending
 from hf_glm_curriculum.data.audit_files import FileAudit, audit_files
 from hf_glm_curriculum.data.audit_result import KINDS, Issue, RecordAudit
 from hf_glm_curriculum.data.audit_text import (
     asks_for_other_script,
     contradiction,
     copied,
-    ending,
     is_empty,
     mojibake,
     normalise,
@@ -35,6 +36,9 @@ __all__ = ["KINDS", "FileAudit", "Issue", "RecordAudit", "audit_files", "audit_r
 
 ROWS_PER_BATCH = 1000
 _ENDING_PEERS = {"long": (20, 0.85), "short": (50, 0.97)}  # least peers, least share finished
+_MARK_PEERS = (50, 0.85)
+_MOST_MARKS = 1000
+_SIGN_PEERS = (20, 0.6)
 _SCRIPT_PEERS = (50, 0.97)
 _OUTLIER_SCORE = 6.0
 _ASKED_ANSWERS = 8  # answers to one prompt that a new one is compared with
@@ -105,6 +109,9 @@ class _Audit:
         self.skipped = np.zeros(rows, bool)  # empty or repeated: left out of later comparisons
         self.peers: dict[str, list[int]] = {}  # group -> [rows, of these finished]
         self.loose: dict[str, list[int]] = {}  # group -> rows that do not end as sentences do
+        self.marks: Counter[str] = Counter()  # closing mark -> rows
+        self.mark_hash = np.zeros(rows, np.uint64)  # 0: not to be judged by it
+        self.signs: dict[str, list[tuple[int, str]]] = {}  # language -> rows with a sign of a cut
         self.scripts = {"same": 0, "prompts": 0}
         self.foreign: list[tuple[int, str]] = []
 
@@ -164,6 +171,10 @@ class _Audit:
     def _note_ending(self, row: int, answer: str) -> None:
         """Flag an answer that is cut for certain; keep one that only its peers can judge."""
         found = ending(answer)
+        mark = closing_mark(answer)
+        if mark in self.marks or len(self.marks) < _MOST_MARKS:
+            self.marks[mark] += 1
+        self.mark_hash[row] = 0 if found.reason else _hash(mark)
         if found.reason:
             self.add(row, "truncated_answer", found.reason)
         if found.peers:
@@ -172,6 +183,8 @@ class _Audit:
             tally[1] += found.finished
             if not found.finished and not found.reason:
                 self.loose.setdefault(found.peers, []).append(row)
+        if found.sign and not found.reason:
+            self.signs.setdefault(found.language, []).append((row, found.sign))
 
     def _note_script(self, row: int, prompt: str, answer: str) -> None:
         """Keep a row whose answer is in another script than its prompt."""
@@ -226,18 +239,37 @@ class _Audit:
 
     def judge_against_peers(self) -> None:
         """Flag what is odd only because nearly all other rows are otherwise."""
-        for group, (count, finished) in self.peers.items():
-            least, share = _ENDING_PEERS[group.rsplit(" ", 1)[1]]
-            if count >= least and finished >= share * count:
-                detail = f"no full stop, as {100 * finished / count:.0f} % of like answers have"
-                for row in self.loose.get(group, []):
-                    self.add(row, "truncated_answer", detail)
+        self._judge_endings()
         count = self.scripts["prompts"]
         if count >= _SCRIPT_PEERS[0] and self.scripts["same"] >= _SCRIPT_PEERS[1] * count:
             for row, detail in self.foreign:
                 self.add(row, "language_mismatch", detail)
         for row, detail in _outliers(self.lengths):
             self.add(row, "length_outlier", detail)
+
+    def _judge_endings(self) -> None:
+        """Flag unfinished answers where their peers are finished; a sign asks for fewer of them."""
+        accused: dict[int, str] = {}
+        for language, rows in self.signs.items():
+            tallies = [t for group, t in self.peers.items() if group.startswith(language)]
+            count, finished = (sum(column) for column in zip((0, 0), *tallies, strict=True))
+            if count >= _SIGN_PEERS[0] and finished >= _SIGN_PEERS[1] * count:
+                accused |= dict(rows)
+        for group, (count, finished) in self.peers.items():
+            least, share = _ENDING_PEERS[group.rsplit(" ", 1)[1]]
+            if count >= least and finished >= share * count:
+                detail = f"no full stop, as {100 * finished / count:.0f} % of like answers have"
+                accused = dict.fromkeys(self.loose.get(group, []), detail) | accused
+        mark, with_it = max(self.marks.items(), key=lambda one: one[1], default=("", 0))
+        judged = int(np.count_nonzero(self.mark_hash))
+        if mark and judged >= _MARK_PEERS[0] and with_it >= _MARK_PEERS[1] * judged:
+            detail = (
+                f"no last line with {mark!r}, as {100 * with_it / judged:.0f} % of answers have"
+            )
+            others = np.flatnonzero((self.mark_hash != 0) & (self.mark_hash != _hash(mark)))
+            accused = dict.fromkeys(others.tolist(), detail) | accused
+        for row, detail in accused.items():
+            self.add(row, "truncated_answer", detail)
 
     def result(self) -> RecordAudit:
         """Return the findings in order."""

@@ -6,7 +6,6 @@ lists, code, labels or verse; what a rule cannot tell it leaves alone.
 
 import re
 import unicodedata
-from dataclasses import dataclass
 from functools import lru_cache
 
 HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
@@ -138,131 +137,6 @@ def _is_misread_gbk(run: str) -> bool:
             continue
         return len(_HAN.findall(text)) >= 0.6 * len(text)
     return False
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How an answer ends.
-
-    Attributes:
-        reason: why the answer is cut for certain; None where only comparison can tell.
-        peers: the group of answers it can be compared with; None if it is not prose.
-        finished: whether it ends as sentences do.
-    """
-
-    reason: str | None
-    peers: str | None
-    finished: bool
-
-
-_CODE = re.compile(r"[{}<>|\\_]|https?:|www\.|\w\(\w*\)|[=+*/^]")
-_OPERATOR = re.compile(r"[\d)]\s*[=*/×÷]$|^[\d\s.()+*/×÷=-]*\d\s*[+-]$")
-_ITEM_NUMBER = re.compile(r"(?<=[\s。.])([1-9]\d?)[.)、]?$")
-_BULLET = re.compile(r"^\s*(?:[-*•+#>]|\(?\d{1,3}[.)、:：-]|[a-zA-Z][.)]\s|[①-⑳])")
-_OPEN_ENDED = frozenset(
-    ("the", "a", "an", "of", "and", "or", "because", "than", "into", "such", "every", "whose")
-) | {"your", "their", "its", "my", "our"}
-_OPEN_ENDED_ZH = (
-    "以及",
-    "因为",
-    "但是",
-    "而且",
-    "并且",
-    "或者",
-    "和",
-    "与",
-    "及",
-    "或",
-    "把",
-    "被",
-    "将",
-)
-_FUNCTION_WORD = re.compile(
-    r"\b(?:the|an?|of|and|to|in|is|are|was|it|that|for|with|on|as|you|your|this|be|by|or|i|we)\b",
-    re.IGNORECASE,
-)
-_UNFINISHED = ",，、-–—:："
-_PAIRS = {")": "(", "）": "（", "]": "[", "】": "【", "”": "“", "」": "「", "》": "《"}
-
-
-def ending(answer: str) -> Ending:
-    """Judge whether an answer stops in the middle of something."""
-    text = answer.rstrip()
-    if not text:
-        return Ending(None, None, True)
-    if text.count("```") % 2:
-        return Ending("a code fence is not closed", None, False)
-    lines = [line for line in text.splitlines() if line.strip()]
-    last = lines[-1].strip()
-    if _OPERATOR.search(last):
-        return Ending(f"ends with {last[-1]!r}", None, False)
-    number = _ITEM_NUMBER.search(text)
-    if number and re.search(rf"(?:^|\n|[.。:：;；]\s?){int(number[1]) - 1}[.)、]", text):
-        return Ending(f"ends with the list number {number[1]!r}", None, False)
-    finished = not (text[-1].isalnum() or text[-1] in _UNFINISHED or text[-1] in _PAIRS.values())
-    if _CODE.search(last) or (finished and text[-1] not in ".!?。！？…"):
-        return Ending(None, None, finished)
-    han = len(_HAN.findall(last))
-    chinese = han >= max(4, 0.2 * len(last))  # also where it is full of Latin names
-    size = han if chinese else len(last.split())
-    reason = None if finished else _cut_reason(last, chinese, size)
-    listed = bool(_BULLET.match(last)) or _is_list(lines)
-    prose = not listed and (_is_prose_zh(last, size) if chinese else _is_prose(last, size))
-    group = f"{'zh' if chinese else 'latin'}, {'long' if size >= _LONG[chinese] else 'short'}"
-    return Ending(reason, group if prose else None, finished)
-
-
-_LONG = {False: 8, True: 20}
-
-
-def _cut_reason(last: str, chinese: bool, size: int) -> str | None:
-    """Name the sign on an unfinished last line that needs no comparison."""
-    if last[-1] in ",，、" and size >= _LONG[chinese]:
-        return f"ends with {last[-1]!r}"
-    if chinese:
-        tail = next((word for word in _OPEN_ENDED_ZH if last.endswith(word)), None)
-        if tail and size >= 8:
-            return f"ends with {tail!r}"
-    else:
-        word = last.split()[-1].casefold()
-        if word in _OPEN_ENDED and size >= 4 and _is_prose(last, size):
-            return f"ends with {word!r}"
-    opened = _unclosed(last)
-    if opened and len(last) >= 12:
-        return f"{opened!r} is not closed"
-    return None
-
-
-def _unclosed(line: str) -> str | None:
-    """Return a bracket or quotation mark that the line opens before a word and does not close."""
-    stack: list[str] = []
-    for character, after in zip(line, f"{line[1:]} ", strict=True):
-        if character in _PAIRS.values():
-            if after.isalnum():  # no smiley
-                stack.append(character)
-        elif character in _PAIRS and stack:
-            stack.pop()  # kinds may mix: Chinese text closes a wide bracket with a narrow one
-    return stack[-1] if stack else None
-
-
-def _is_prose(line: str, size: int) -> bool:
-    """Return whether a Latin line reads as a sentence: function words, lower case."""
-    words = [word for word in line.split() if word[0].isalpha()]
-    lower = sum(word[0].islower() for word in words)
-    enough = len(_FUNCTION_WORD.findall(line)) >= max(1, size // 8)
-    return size >= 3 and lower >= 0.6 * size and enough
-
-
-def _is_prose_zh(line: str, size: int) -> bool:
-    """Return whether a Chinese line reads as a sentence."""
-    return size >= 6 and size >= 0.4 * len(line)
-
-
-def _is_list(lines: list[str]) -> bool:
-    """Return whether most lines before the last end without a stop, as in lists and verse."""
-    before = lines[:-1]
-    loose = sum(line.rstrip()[-1].isalnum() or line.rstrip()[-1] in ",，" for line in before)
-    return len(before) >= 2 and loose >= 0.5 * len(before)
 
 
 _OPEN_QUESTION = re.compile(

@@ -33,7 +33,7 @@ def test_few_alarms_on_real_data(shared_data, name):
     rows = real(shared_data, name)
     audit = audit_records(rows)
     doubtful = len(audit.flagged("truncated_answer", "contradictory_answers", "mojibake"))
-    assert doubtful <= 0.006 * len(rows)
+    assert doubtful <= 0.0075 * len(rows)
     assert not audit.flagged("prompt_copied", "language_mismatch")
     pairs = {(row["prompt"].strip(), row["response"].strip()) for row in rows}
     assert len(rows_of(audit, "exact_duplicate")) == len(rows) - len(pairs)
@@ -99,6 +99,31 @@ def test_language_mismatch_needs_peers_that_agree():
     assert not rows_of(audit_records([*rows(20), odd]), "language_mismatch")
     asked = {"prompt": "Translate into Chinese: apple", "response": "苹果苹果。"}
     assert not rows_of(audit_records([*rows(), asked]), "language_mismatch")
+
+
+def test_answers_without_the_closing_mark_of_all_others_are_cut():
+    data = [
+        {"prompt": f"Add {i} and 1", "response": f"It is\n{i} + 1\n#### {i + 1}"} for i in range(60)
+    ]
+    short = {"prompt": "Add 9 and 9", "response": "It is\n9 + 9 = 18 as one"}
+    audit = audit_records([*data, short])
+    assert rows_of(audit, "truncated_answer") == {60}
+    assert audit.issues[-1].detail == "no last line with '####', as 98 % of answers have"
+    assert not rows_of(audit_records([*data[:30], short]), "truncated_answer")
+    plain = [{"prompt": f"Name {i}", "response": f"Well,\nIt {i} is."} for i in range(60)]
+    assert not rows_of(audit_records([*plain, short]), "truncated_answer")
+
+
+def test_a_sign_of_a_cut_counts_where_most_answers_are_finished():
+    cut = {"prompt": "Where is it?", "response": "You may find the old key on the shelf that is"}
+    whole = [
+        {"prompt": f"Where is item {i}?", "response": f"It lies in the drawer with the number {i}."}
+        for i in range(30)
+    ]
+    some = [{**row, "response": row["response"].rstrip(".")} for row in whole[:9]]
+    assert rows_of(audit_records([*some, *whole[9:], cut]), "truncated_answer") == {30}
+    loose = [{**row, "response": row["response"].rstrip(".")} for row in whole]
+    assert not rows_of(audit_records([*loose, cut]), "truncated_answer")
 
 
 def test_length_outlier_is_a_note_and_no_fault():

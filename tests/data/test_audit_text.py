@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hf_glm_curriculum.data.audit_endings import ending
 from hf_glm_curriculum.data.audit_text import (
     asks_for_other_script,
     contradiction,
     copied,
-    ending,
     is_empty,
     mojibake,
     normalise,
@@ -122,6 +122,12 @@ def test_control_characters():
         ("1. Join a club. 2. Call a friend. 3", "list number '3'"),
         ("53*90=", "'='"),
         ("70-", "'-'"),
+        ("1- Wake up early 2- Eat well 3-", "list number '3'"),
+        ("- Visit the tower - Eat a crepe - Walk home -", "list mark '-'"),
+        ("def total(k): s = 0 for", "'for'"),
+        ('fruits = ["apple", "banana"', "'['"),
+        ("You can go there by bus. The fare is low. It takes", "the last sentence has no stop"),
+        ("认知科学是一门学科。它通过多种方法研究人脑的运作", "the last sentence has no stop"),
     ],
 )
 def test_answers_cut_for_certain(answer, reason):
@@ -142,6 +148,9 @@ def test_answers_cut_for_certain(answer, reason):
         "A smile :(",
         "1) red 2) green",
         "The 1. FC won with 2",
+        "So 4 - 3 = 1 more than 9-8=<<9-8=1>>1.\n#### 1",
+        "A Visit From St. Nicholas by Clement Moore",
+        '"G" (A3|A2) d| "C" g2 g|!',
         "Between 3 and 4",
         "该方法（见图1)效果很好。",
         "Done.",
@@ -152,6 +161,19 @@ def test_answers_that_end_as_they_should(answer):
     found = ending(answer)
     assert found.reason is None
     assert found.finished or found.peers is None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "The largest city in the U.S. that lies inland is Indianapolis",
+        "No. I am your father",
+        "It depends on which country you are in",
+        "Yes, they are",
+    ],
+)
+def test_whole_sentences_without_a_stop_are_not_cut_for_certain(answer):
+    assert ending(answer).reason is None
 
 
 def test_prose_is_left_to_its_peers():
