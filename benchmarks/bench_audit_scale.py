@@ -86,7 +86,9 @@ def measure(count: int, seed: int) -> list[dict[str, Any]]:
         memory = watch.highest()
         size = path.stat().st_size
     planted = {kind: round(share * count) for kind, share in SHARES.items()}
-    found = ", ".join(f"{audit.counts.get(k, 0):,} {k} (~{n:,} planted)" for k, n in planted.items())
+    found = ", ".join(
+        f"{audit.counts.get(k, 0):,} {k} (~{n:,} planted)" for k, n in planted.items()
+    )
     name = f"{count:,} rows"
     return [
         {"measure": f"{name}: seconds", "value": seconds, "note": f"{busy:.0f} s of CPU"},

@@ -112,7 +112,7 @@ def _joined(parts: list[_Part]) -> pa.Table:
             as_json.add(name)
     for name in sorted(as_json):
         logger.warning("field %r does not fit one Arrow type; it is kept as JSON text", name)
-    tables = [part.with_json(as_json).combine_chunks() for part in parts]
+    tables = [part.with_json(as_json) for part in parts]
     if not tables:
         return pa.table({})
     return pa.concat_tables(tables, promote_options="permissive").select(list(names))
@@ -121,7 +121,8 @@ def _joined(parts: list[_Part]) -> pa.Table:
 def _on_disk(parts: list[_Part]) -> Iterator[_Part]:
     """The same parts, joined by equal columns, in a file each that is already unlinked."""
     for group in _alike(parts):
-        table = pa.concat_tables([part.table for part in group])
+        # One chunk a file: combined later, they would be copied back into memory.
+        table = pa.concat_tables([part.table for part in group]).combine_chunks()
         handle, path = tempfile.mkstemp(prefix="hf_glm_curriculum-", suffix=".arrow")
         os.close(handle)
         try:
