@@ -22,6 +22,7 @@ from hf_glm_curriculum.signals.checkpoints import state_path
 from hf_glm_curriculum.storage import atomic_write_json, ensure_folder, read_json, writing
 
 CALLBACK = "lifespan"
+MIGRATION = "migration"
 _DISTRIBUTIONS = ("torch", "transformers", "trl", "accelerate", "datasets", "peft", "numpy")
 # What a run may leave in its folder: all that overwriting takes away.
 _OURS = (
@@ -31,6 +32,7 @@ _OURS = (
     REPORT_FILE,
     EVALUATION,
     CALLBACK,
+    MIGRATION,
     "model",
     "demo_data",
     "config.yaml",
@@ -55,8 +57,16 @@ class FolderPlan:
     clear: bool = False
 
 
-def plan_folder(output_dir: str | os.PathLike[str], resume: bool, overwrite: bool) -> FolderPlan:
+def plan_folder(
+    output_dir: str | os.PathLike[str], resume: bool, overwrite: bool, callback: str = CALLBACK
+) -> FolderPlan:
     """Decide what becomes of an output folder, changing nothing.
+
+    Args:
+        output_dir: The folder.
+        resume: Go on with the run it holds.
+        overwrite: Throw away the run it holds.
+        callback: The callback without whose state a checkpoint is not whole.
 
     Raises:
         StateError: The folder holds a run and neither `resume` nor `overwrite` is set, holds
@@ -68,7 +78,7 @@ def plan_folder(output_dir: str | os.PathLike[str], resume: bool, overwrite: boo
         return FolderPlan(folder)
     if not (folder / RUN_FILE).exists():
         if resume or not any(folder.glob("checkpoint-*")):
-            return FolderPlan(folder, last_checkpoint(folder) if resume else None)
+            return FolderPlan(folder, last_checkpoint(folder, callback) if resume else None)
         # Without run.json nothing says that the files are ours to throw away.
         raise StateError(
             f"output_dir {folder} holds checkpoints of another run; pass --resume to go on from "
@@ -78,7 +88,7 @@ def plan_folder(output_dir: str | os.PathLike[str], resume: bool, overwrite: boo
     if overwrite:
         return FolderPlan(folder, clear=True)
     if resume:
-        return FolderPlan(folder, last_checkpoint(folder), previous)
+        return FolderPlan(folder, last_checkpoint(folder, callback), previous)
     status = "a finished run" if previous.get("status") == "finished" else "an unfinished run"
     raise StateError(
         f"output_dir {folder} holds {status}; pass --resume to go on with it, --overwrite to throw "

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hf_glm_curriculum.commands.sft_config import SftCommandConfig
+from hf_glm_curriculum.commands.training_settings import TrainingSettings
 from hf_glm_curriculum.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -64,14 +65,22 @@ def load_sft_records(config: SftCommandConfig) -> SftRecords:
     name = ", ".join(config.data)
     if config.eval_data:
         return SftRecords(records, load_records(config.eval_data), name)
-    count = round(config.held_out * len(records))
+    return split_records(records, name, config)
+
+
+def split_records(records: datasets.Dataset, name: str, config: TrainingSettings) -> SftRecords:
+    """Hold the configured share of records out.
+
+    Raises:
+        ConfigError: Too few rows are left to train on.
+    """
     if not config.held_out:
         return SftRecords(records, None, name)
-    count = max(1, count)
+    count = max(1, round(config.held_out * len(records)))
     if count >= len(records):
         raise ConfigError(
             f"held_out: {config.held_out} of {len(records)} rows leaves none to train on; give "
-            "more data, a smaller share, or eval_data"
+            "more data, a smaller share, or held-out data of their own"
         )
     held = set(held_out_rows(len(records), count, config.seed))
     kept = [row for row in range(len(records)) if row not in held]
@@ -85,7 +94,7 @@ def held_out_rows(rows: int, count: int, seed: int) -> list[int]:
     return np.random.default_rng(seed).choice(rows, count, replace=False).tolist()
 
 
-def prepare_data(records: SftRecords, tokenizer: Any, config: SftCommandConfig) -> SftData:
+def prepare_data(records: SftRecords, tokenizer: Any, config: TrainingSettings) -> SftData:
     """Tokenise records and pick the held-out prompts to be answered.
 
     Raises:
@@ -100,7 +109,7 @@ def prepare_data(records: SftRecords, tokenizer: Any, config: SftCommandConfig) 
 
 
 def _tokenized(
-    records: datasets.Dataset, tokenizer: Any, config: SftCommandConfig
+    records: datasets.Dataset, tokenizer: Any, config: TrainingSettings
 ) -> datasets.Dataset:
     from hf_glm_curriculum.data.tokenization import tokenize_sft
 

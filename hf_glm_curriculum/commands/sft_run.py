@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,15 +12,13 @@ from hf_glm_curriculum.commands.run_state import (
     CALLBACK,
     FolderPlan,
     RunRecord,
-    cached,
     is_main_process,
     run_record,
 )
 from hf_glm_curriculum.commands.sft_config import SftCommandConfig
 from hf_glm_curriculum.commands.sft_data import SftData, SftRecords, prepare_data
+from hf_glm_curriculum.commands.stage_evaluation import StageEvaluation
 from hf_glm_curriculum.config import dump_config, to_dict
-from hf_glm_curriculum.errors import IncompatibleError
-from hf_glm_curriculum.storage import atomic_write_json, atomic_write_text
 
 
 @dataclass
@@ -56,12 +52,8 @@ class _Run:
     data: SftData
     model: Any
     tokenizer: Any
-    folder: Path
+    evaluation: StageEvaluation
     outcome: SftOutcome
-
-    @property
-    def evaluation(self) -> Path:
-        return self.folder / "evaluation"
 
 
 def run_sft(
@@ -92,32 +84,38 @@ def _fine_tune(
 ) -> SftOutcome | None:
     """Do what `run_sft` says."""
     from hf_glm_curriculum.commands.sft_train import (
-        foreign_launcher,
         load_for_training,
+        refuse_foreign_launcher,
         training_arguments,
     )
 
-    launcher = foreign_launcher()
-    if launcher:
-        raise IncompatibleError(
-            f"{launcher}: samples cannot be followed where a model's layers are split; start with "
-            "accelerate launch or torchrun (DDP, FSDP2, DeepSpeed ZeRO)"
-        )
+    refuse_foreign_launcher()
     model, tokenizer = load_for_training(config)
     data = prepare_data(records, tokenizer, config)
-    args = training_arguments(config, len(data.train))
-    outcome = SftOutcome(plan.folder, plan.folder / "report.html")
-    run = _Run(config, data, model, tokenizer, plan.folder, outcome)
+    args = training_arguments(config, num_train_epochs=config.epochs, max_steps=config.max_steps)
+    evaluation = StageEvaluation(
+        config,
+        model,
+        tokenizer,
+        data.heldout,
+        data.questions,
+        data.fingerprint,
+        plan.folder / "evaluation",
+    )
+    outcome = SftOutcome(
+        plan.folder, plan.folder / "report.html", evaluation.heldout_loss, evaluation.answers
+    )
+    run = _Run(config, data, model, tokenizer, evaluation, outcome)
     if not is_main_process():
         _train(run, args, plan)
         return None
     with run_record(plan, {**about, **_about(run)}) as record:
         dump_config(config, plan.folder / "config.yaml")
         model.to(args.device)
-        _evaluate(run, "before", "0")
+        evaluation.measure("before", 0)
         trained = _train(run, args, plan)
         record.update(global_step=trained["global_step"])
-        _evaluate(run, "after", str(trained["global_step"]))
+        evaluation.measure("after", trained["global_step"])
         _conclude(run, record, trained["callback"])
     outcome.seconds = record.about["seconds"]
     _report(outcome)
@@ -126,21 +124,13 @@ def _fine_tune(
 
 def _about(run: _Run) -> dict[str, Any]:
     """The fields of `run.json` that say what the run is."""
-    from hf_glm_curriculum.models import model_fingerprint
+    from hf_glm_curriculum.commands.sft_train import HOSTS, model_facts
 
-    config, parameters = run.config, list(run.model.parameters())
+    config = run.config
     return {
-        "trainer": {"trainer": "transformers.Trainer", "sft_trainer": "trl.SFTTrainer"}[
-            config.trainer
-        ],
+        "trainer": HOSTS[config.trainer],
         "seed": config.seed,
-        "model": {
-            "name": config.model,
-            "class": type(run.model).__name__,
-            "parameters": sum(p.numel() for p in parameters),
-            "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
-            "fingerprint": model_fingerprint(run.model),
-        },
+        "model": model_facts(run.model, config.model),
         "data": {
             "train": run.data.name,
             "rows": len(run.data.train),
@@ -149,74 +139,6 @@ def _about(run: _Run) -> dict[str, Any]:
         },
         "config": to_dict(config),
     }
-
-
-def _evaluate(run: _Run, stage: str, step: str) -> None:
-    """Held-out loss and answers at a stage; kept, so that a run that goes on has them already."""
-    from hf_glm_curriculum.data.collator import SftCollator
-    from hf_glm_curriculum.evaluation.answers import evaluate_answers
-    from hf_glm_curriculum.evaluation.generation import generate_answers
-    from hf_glm_curriculum.evaluation.heldout import held_out_loss
-
-    if run.data.heldout is None:
-        return
-    say(f"Evaluating {stage} training on {len(run.data.heldout)} held-out samples …")
-    key = _evaluation_key(run, step)
-    folder, heldout = run.evaluation / "cache", run.data.heldout
-    collate = SftCollator(run.tokenizer.pad_token_id)
-    run.outcome.heldout[stage] = cached(
-        folder / f"{stage}_loss.json",
-        key,
-        lambda: held_out_loss(run.model, heldout, collate, batch_size=run.config.batch_size),
-    )
-    prompts = [question["prompt"] for question in run.data.questions]
-    answers = cached(
-        folder / f"{stage}_answers.json",
-        key,
-        lambda: {
-            "answers": generate_answers(
-                run.model,
-                run.tokenizer,
-                prompts,
-                max_new_tokens=run.config.max_new_tokens,
-                description=f"Answering {stage} training",
-            )
-        },
-    )["answers"]
-    checks = [question["check"] for question in run.data.questions]
-    categories = [question["category"] or "other" for question in run.data.questions]
-    if answers:
-        run.outcome.answers[stage] = evaluate_answers(answers, checks, categories)
-    _write_evaluation(run, stage, answers, checks)
-
-
-def _evaluation_key(run: _Run, step: str) -> str:
-    """Changes with everything an evaluation depends on."""
-    config = {k: v for k, v in to_dict(run.config).items() if k not in FREE_SETTINGS}
-    parts = [step, run.data.fingerprint, config, run.data.questions]
-    if run.data.heldout is not None:
-        parts.append([len(run.data.heldout), run.data.heldout[0]["input_ids"]])
-    text = json.dumps(parts, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
-
-
-FREE_SETTINGS = ("output_dir", "resume", "overwrite", "debug_dir", "report_to", "save_total_limit")
-"""Settings that change nothing in what is computed."""
-
-
-def _write_evaluation(run: _Run, stage: str, answers: list[str], checks: list[Any]) -> None:
-    """`generations.jsonl`, `answers.json` and `heldout.json` as far as the run has come."""
-    from hf_glm_curriculum.evaluation.answers import judge_answers
-
-    verdicts = judge_answers(answers, checks)
-    for question, answer, verdict in zip(run.data.questions, answers, verdicts, strict=True):
-        question |= {stage: answer, f"correct_{stage}": verdict}
-    rows = ({k: v for k, v in q.items() if k != "check"} for q in run.data.questions)
-    lines = (json.dumps(row, ensure_ascii=False) for row in rows)
-    text = "".join(f"{line}\n" for line in lines).encode("utf-8", "replace").decode("utf-8")
-    atomic_write_text(run.evaluation / "generations.jsonl", text)
-    atomic_write_json(run.evaluation / "answers.json", run.outcome.answers)
-    atomic_write_json(run.evaluation / "heldout.json", run.outcome.heldout)
 
 
 def _train(run: _Run, args: Any, plan: FolderPlan) -> dict[str, Any]:
@@ -271,7 +193,7 @@ def _conclude(run: _Run, record: RunRecord, callback: Any) -> None:
     samples = callback.ledger.to_pandas()
     run.outcome.states = {k: int(v) for k, v in samples["state"].value_counts().items()}
     run.outcome.detection = write_outcome(
-        run.evaluation,
+        run.evaluation.folder,
         samples,
         run.data.train,
         run.tokenizer,

@@ -7,14 +7,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_glm_curriculum.commands.sft_config import SftCommandConfig
+from hf_glm_curriculum.commands.training_settings import TrainingSettings
 from hf_glm_curriculum.config_types import nearest
-from hf_glm_curriculum.errors import ConfigError, MissingDependencyError, ModelError
-from hf_glm_curriculum.models import causal_lm, decoder_layers, load_model, load_tokenizer
+from hf_glm_curriculum.errors import (
+    ConfigError,
+    IncompatibleError,
+    MissingDependencyError,
+    ModelError,
+)
+from hf_glm_curriculum.models import (
+    causal_lm,
+    decoder_layers,
+    load_model,
+    load_tokenizer,
+    model_fingerprint,
+)
 from hf_glm_curriculum.optional import require
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
+
+HOSTS = {"trainer": "transformers.Trainer", "sft_trainer": "trl.SFTTrainer"}
+"""What the hosts of `TrainingSettings.trainer` are called."""
 
 _LAUNCHERS = {
     "tensor parallelism": ("TP_SIZE", "TENSOR_PARALLEL_SIZE", "ACCELERATE_USE_TP"),
@@ -37,7 +51,21 @@ def foreign_launcher() -> str | None:
     return None
 
 
-def load_for_training(config: SftCommandConfig) -> tuple[Any, Any]:
+def refuse_foreign_launcher() -> None:
+    """Refuse a parallel scheme under which a sample's loss cannot be found.
+
+    Raises:
+        IncompatibleError: Naming the scheme and the way out.
+    """
+    launcher = foreign_launcher()
+    if launcher:
+        raise IncompatibleError(
+            f"{launcher}: samples cannot be followed where a model's layers are split; start with "
+            "accelerate launch or torchrun (DDP, FSDP2, DeepSpeed ZeRO)"
+        )
+
+
+def load_for_training(config: TrainingSettings) -> tuple[Any, Any]:
     """The model, with fresh adapters where LoRA is on, and its tokenizer.
 
     Raises:
@@ -58,7 +86,7 @@ def load_for_training(config: SftCommandConfig) -> tuple[Any, Any]:
     return (with_lora(model, config) if config.lora else model), tokenizer
 
 
-def _merged(config: SftCommandConfig) -> Any:
+def _merged(config: TrainingSettings) -> Any:
     """An adapter folder as one model: new adapters, or all weights, are trained on top of it.
 
     Raises:
@@ -78,7 +106,7 @@ def _merged(config: SftCommandConfig) -> Any:
     return model.merge_and_unload().requires_grad_(True)
 
 
-def with_lora(model: Any, config: SftCommandConfig) -> Any:
+def with_lora(model: Any, config: TrainingSettings) -> Any:
     """Wrap a model in fresh low-rank adapters; as initialised they change nothing.
 
     Raises:
@@ -106,8 +134,24 @@ def with_lora(model: Any, config: SftCommandConfig) -> Any:
     return wrapped
 
 
-def training_arguments(config: SftCommandConfig, train_rows: int) -> Any:
+def model_facts(model: Any, name: str) -> dict[str, Any]:
+    """What `run.json` says of a model."""
+    parameters = list(model.parameters())
+    return {
+        "name": name,
+        "class": type(model).__name__,
+        "parameters": sum(p.numel() for p in parameters),
+        "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
+        "fingerprint": model_fingerprint(model),
+    }
+
+
+def training_arguments(config: TrainingSettings, **more: Any) -> Any:
     """The trainer's arguments of a config.
+
+    Args:
+        config: The settings.
+        more: Arguments besides, such as how long to train.
 
     Raises:
         ConfigError: transformers refuses a combination, such as bf16 where it is not supported.
@@ -126,8 +170,6 @@ def training_arguments(config: SftCommandConfig, train_rows: int) -> Any:
     try:
         return kind(
             output_dir=str(Path(config.output_dir).expanduser()),
-            num_train_epochs=config.epochs,
-            max_steps=config.max_steps,
             per_device_train_batch_size=config.batch_size,
             per_device_eval_batch_size=config.batch_size,
             gradient_accumulation_steps=config.gradient_accumulation,
@@ -149,7 +191,7 @@ def training_arguments(config: SftCommandConfig, train_rows: int) -> Any:
             remove_unused_columns=False,
             disable_tqdm=True,
             dataloader_pin_memory=False,
-            **extra,
+            **{**extra, **more},
         )
     except (ValueError, ImportError) as error:
         reason = " ".join(str(error).split())
@@ -186,7 +228,7 @@ def _check_trackers(names: Sequence[str]) -> None:
 
 
 def build_trainer(
-    config: SftCommandConfig,
+    config: TrainingSettings,
     args: Any,
     model: Any,
     tokenizer: Any,

@@ -174,8 +174,8 @@ class CurriculumMixture(datasets.IterableDataset):
         if event is not None:
             self.connect(event.args)
             step = event.state.global_step if step is None else step
-            if unread and event.state.global_step == 0:
-                self.reset()
+            if unread and event.state.global_step == 0 and self._board.front > 0:
+                self.reset()  # what an earlier run has drawn
         if asked == self._log.last.ratios:
             return self._log.last.row
         if step is None:
@@ -184,8 +184,8 @@ class CurriculumMixture(datasets.IterableDataset):
             row = self._clock.row_of(step if unread else step + self.lag_steps)
         self._log.add(Change(row, step, asked), 0 if unread else self._board.front)
         self._stream.forget()
-        if unread:
-            self._board.begin(row)
+        if unread:  # also forgets rows that somebody looked at beforehand
+            self._stream.begin(self._stream.start)
         return row
 
     def ratios_at(self, step: int) -> dict[str, float]:

@@ -217,6 +217,18 @@ def test_ratios_asked_before_the_first_row_hold_from_it(tmp_path):
     assert {source for step in steps for source, _ in step} == {1}
 
 
+def test_first_steps_may_each_have_their_ratios(tmp_path):
+    class Plan(TrainerCallback):
+        def on_train_begin(self, args, state, control, **kwargs):
+            for step in range(4):
+                mixed.set_ratios({"chat": 1.0} if step % 2 else {"web": 1.0}, step=step)
+
+    mixed = mixture(ALL_WEB)
+    for _ in range(2):
+        steps, _ = run(mixed, tmp_path, [Plan()], "sft", max_steps=4)
+        assert [{source for source, _ in step} for step in steps] == [{0}, {1}, {0}, {1}]
+
+
 @pytest.mark.parametrize("alone", [False, True])
 def test_a_second_run_begins_anew(tmp_path, alone):
     mixed = mixture(ALL_WEB, unit="rows")
