@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -24,10 +24,9 @@ class StructuredScorer(Protocol):
         """Holds `dimensions`."""
         ...
 
-    def score_texts(
-        self, prompts: Sequence[str], responses: Sequence[str], **options: Any
-    ) -> StructuredRewardOutput:
-        """Scores and confidences [B, D] of B pairs of texts."""
+    @property
+    def score_texts(self) -> Callable[..., StructuredRewardOutput]:
+        """(prompts, responses, **options) → scores and confidences [B, D] of B pairs of texts."""
         ...
 
 

@@ -78,7 +78,7 @@ def test_bad_input_is_named():
     fine = torch.full((2, 3), 0.5)
     with pytest.raises(DataError, match=r"logic of row 1 must lie in \[0, 1\], got 1.2"):
         gate(torch.tensor([[0.1, 0.2, 0.3], [0.1, 1.2, 0.3]]), fine)
-    with pytest.raises(DataError, match="confidence: factual of row 0 .* got nan"):
+    with pytest.raises(DataError, match=r"confidence: factual of row 0 .* got nan"):
         gate(fine, torch.tensor([[NAN, 0.2, 0.3], [0.1, 0.2, 0.3]]))
     with pytest.raises(DataError, match="null in every dimension"):
         gate(torch.tensor([[0.1, 0.2, 0.3], [NAN, NAN, NAN]]), fine)

@@ -164,7 +164,8 @@ def test_the_judge_is_asked_with_the_model(tmp_path):
 def test_other_names_in_the_log(tmp_path):
     monitor = RewardHackingMonitor(sources={"length": "my/length"})
     logs = [
-        {"objective/scores": r, "my/length": n} for r, n in zip(REWARD, rising(160, 80), strict=True)
+        {"objective/scores": r, "my/length": n}
+        for r, n in zip(REWARD, rising(160, 80), strict=True)
     ]
     events(tmp_path, monitor, logs)
     assert [alarm.kind for alarm in monitor.alarms] == ["length_up"]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given
@@ -19,7 +21,7 @@ def test_moments_are_exact_however_the_rows_are_batched(values, mask, cuts):
     table, kept = torch.from_numpy(values), torch.from_numpy(mask)
     moments = RunningMoments(2)
     edges = sorted({0, 12, *cuts})
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in itertools.pairwise(edges):
         moments.update(table[start:end], kept[start:end])
     for column in range(2):
         rows = table[kept[:, column], column]

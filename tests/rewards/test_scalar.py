@@ -67,7 +67,8 @@ def test_calibration_puts_typical_rewards_around_a_half():
 
 
 def short(prompts, responses):
-    return [None if p == "Say yes." else float(len(r) < 8) for p, r in zip(prompts, responses)]
+    pairs = zip(prompts, responses, strict=True)
+    return [None if prompt == "Say yes." else float(len(r) < 8) for prompt, r in pairs]
 
 
 def test_a_function_is_a_dimension_and_none_is_null():

@@ -13,17 +13,8 @@ from hf_glm_curriculum.errors import ConfigError, DataError, StateError
 from hf_glm_curriculum.rewards.readings import read_responses
 from hf_glm_curriculum.rewards.shaper import ShaperConfig, length_band
 
-OFF = {
-    name: 0.0
-    for name in (
-        "repetition_penalty",
-        "length_penalty",
-        "refusal_penalty",
-        "template_penalty",
-        "missing_eos_penalty",
-        "empty_penalty",
-    )
-}
+_KINDS = ("repetition", "length", "refusal", "template", "missing_eos", "empty")
+OFF = {f"{kind}_penalty": 0.0 for kind in _KINDS}
 GOOD = ["The capital of France is Paris.", "法国的首都是巴黎。"]
 
 
@@ -104,7 +95,9 @@ def test_length_band():
     # Never more than twice the penalty, so that one endless answer does not drown the batch.
     endless = shaper.penalties(read_responses(["x " * 5000]))["length"]
     assert endless.item() == pytest.approx(1.0)
-    in_tokens = RewardShaper(length_band=(8, 30), length_unit="tokens", **{**OFF, "length_penalty": 1})
+    in_tokens = RewardShaper(
+        length_band=(8, 30), length_unit="tokens", **{**OFF, "length_penalty": 1}
+    )
     shaped = in_tokens.shape(torch.zeros(1, 3), ["four words are here"], n_tokens=[12])
     assert shaped.total.item() == 0.0
     with pytest.raises(DataError, match="n_tokens"):

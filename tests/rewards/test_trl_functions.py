@@ -15,11 +15,13 @@ from hf_glm_curriculum import (
     RewardPanel,
     RewardShaper,
     ScalarReward,
+    StructuredRewardModel,
     combined_reward_function,
     structured_reward_functions,
 )
 from hf_glm_curriculum.errors import ConfigError, DataError, IncompatibleError
 from hf_glm_curriculum.rewards.trl_host import RewardStateCallback, check_reward_host
+from tests.conftest import build_model, build_tokenizer
 from tests.rewards.scorers import THREE, HashScorer, ScriptedScorer
 
 PROMPTS, COMPLETIONS = ["q"] * 3, ["one", "two", "three"]
@@ -49,9 +51,7 @@ class FakeTrainer:
             "log_metric": self._log_metric,
             **columns,
         }
-        return [
-            f(prompts=prompts, completions=completions, **fields) for f in self.reward_funcs
-        ]
+        return [f(prompts=prompts, completions=completions, **fields) for f in self.reward_funcs]
 
 
 def test_one_named_function_a_dimension_and_one_forward_a_batch():
@@ -187,6 +187,18 @@ def test_pickles_with_its_state_and_stays_shared():
     texts = ["a", "b", "c"]
     assert FakeTrainer(again).call(texts) == FakeTrainer(functions).call(texts)
     assert pickle.loads(pickle.dumps(combined_reward_function(HashScorer()))).__name__
+
+
+def test_pickles_with_a_real_reward_model():
+    model = StructuredRewardModel.from_backbone(
+        build_model().base_model, tokenizer=build_tokenizer(), head_hidden_size=8
+    )
+    functions = structured_reward_functions(model, RewardGate(0.5))
+    again = pickle.loads(pickle.dumps(functions))
+    for one, two in zip(FakeTrainer(again).call(), FakeTrainer(functions).call(), strict=True):
+        assert [v is None for v in one] == [v is None for v in two]
+        known = [[v for v in values if v is not None] for values in (one, two)]
+        assert known[0] == pytest.approx(known[1])
 
 
 def test_every_row_is_dumped(tmp_path):
