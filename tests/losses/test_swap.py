@@ -347,7 +347,7 @@ def test_the_command_changes_a_run_and_shows_it(tmp_path, capsys):
     ],
 )
 def test_the_command_names_what_is_wrong(argv, message, tmp_path, capsys):
-    assert main(["control", *(a.format(run=tmp_path) for a in argv)]) == 2
+    assert main(["control", *(a.replace("{run}", str(tmp_path)) for a in argv)]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and message in error and error.count("\n") == 1
     assert not (tmp_path / "control.yaml").exists()
