@@ -49,7 +49,8 @@ _SECTIONS: tuple[tuple[str, str, str, Builder, str], ...] = (
     (
         "lives",
         "Weights and states over time",
-        "How strongly samples counted in the loss, and how many had left training at each step.",
+        "How strongly samples counted in the loss, how many had left training at each step, and "
+        "what moved from state to state between the epochs' ends and the judge's verdicts.",
         report_sections.lives,
         "No weights were logged.",
     ),

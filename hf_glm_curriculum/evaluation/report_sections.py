@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from hf_glm_curriculum.evaluation.report_flow import flow_figure
 from hf_glm_curriculum.evaluation.report_style import (
     STATES,
     before_after,
@@ -256,8 +257,8 @@ def _texts(run: RunFolder) -> dict[str, list[str]]:
 
 
 def lives(run: RunFolder) -> str | None:
-    """Weights over time and how many samples are in which state."""
-    charts = [_lives_of(run, callback.name) for callback in run.callbacks] or [
+    """Weights over time, how many samples are in which state, and what moved between states."""
+    charts = [_lives_of(run, c.name) + flow_figure(c.flow) for c in run.callbacks] or [
         _lives_of(run, "lifespan")
     ]
     charts = [chart for chart in charts if chart]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hf_glm_curriculum.errors import HfGlmCurriculumError, StateError
+from hf_glm_curriculum.lifespan.flows import Moment, read_flow
 from hf_glm_curriculum.reporting import METRICS_FILE
 from hf_glm_curriculum.storage import read_json
 
@@ -21,6 +22,7 @@ RUN_FILE = "run.json"
 EVALUATION = "evaluation"
 SAMPLES_FILE = "samples.csv"
 POOL_FILE = "observation_pool.jsonl"
+FLOW_FILE = "state_flow.csv"
 REPORT_FILE = "report.html"
 
 T = TypeVar("T")
@@ -34,6 +36,8 @@ class CallbackFolder:
     samples: Any
     """A pandas DataFrame with the columns of `SampleLedger.to_pandas()`."""
     pool: list[dict[str, Any]] = field(default_factory=list)
+    flow: list[Moment] = field(default_factory=list)
+    """What moved between states, moment by moment."""
 
 
 @dataclass
@@ -85,7 +89,8 @@ def read_run(path: str | os.PathLike[str]) -> RunFolder:
         frame = _kept(found, samples, read_samples, None)
         if frame is not None:
             pool = _kept(found, samples.with_name(POOL_FILE), read_json_lines, [])
-            found.callbacks.append(CallbackFolder(samples.parent.name, frame, pool))
+            flow = _kept(found, samples.with_name(FLOW_FILE), read_flow, [])
+            found.callbacks.append(CallbackFolder(samples.parent.name, frame, pool, flow))
     evaluation = folder / EVALUATION
     found.generations = _kept(found, evaluation / "generations.jsonl", read_json_lines, [])
     found.suspicious = _kept(found, evaluation / "suspicious.jsonl", read_json_lines, [])

@@ -254,6 +254,7 @@ class SampleLifespanCallback(TrainerCallback):
         """Take the hooks off, judge what is left and write the run's results."""
         self._life.flush()
         self._judge()
+        self._note_flow("end", state)
         self._life.refresh()
         self._unhook()
         if state.is_world_process_zero and self._texts is not None:
@@ -304,7 +305,12 @@ class SampleLifespanCallback(TrainerCallback):
     def _close_epoch(self, state: TrainerState) -> None:
         self._life.flush()
         self._life.close_epoch(state.global_step)
+        self._note_flow(f"epoch {state.epoch or 0:.3g}", state)
         self._judge()
+        self._note_flow("judged", state)
+
+    def _note_flow(self, name: str, state: TrainerState) -> None:
+        self._life.flow.note(self.ledger, name, state.global_step, float(state.epoch or 0))
 
     def _restore(self, args: TrainingArguments, state: TrainerState) -> bool:
         folder = resume_folder(_run_folder(args), state.global_step)

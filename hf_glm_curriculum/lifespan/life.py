@@ -16,6 +16,7 @@ from hf_glm_curriculum.data.index import SampleIndex
 from hf_glm_curriculum.errors import StateError
 from hf_glm_curriculum.lifespan import weighting
 from hf_glm_curriculum.lifespan.config import SIGNALS, LifespanConfig
+from hf_glm_curriculum.lifespan.flows import PREFIX, StateFlow
 from hf_glm_curriculum.lifespan.judges import Judge, read_verdicts
 from hf_glm_curriculum.lifespan.life_views import (
     blocks,
@@ -92,6 +93,7 @@ class SampleLife:
         """[R] uint8 states at the epoch's draw, where visits are drawn by weight; else None."""
         self._waiting: list[tuple[SampleSignals, Tensor]] = []
         self._text_reading = torch.zeros(0, device=device)
+        self.flow = StateFlow()
 
     def _bind(self, device: torch.device | str) -> None:
         self.device = torch.device(device)
@@ -340,6 +342,7 @@ class SampleLife:
         """Everything a resumed run needs, by name."""
         return {
             **self.ledger.tensors(),
+            **self.flow.tensors(),
             "life_scale": self.scale,
             "life_frozen": self.frozen,
             "closed_step": torch.tensor(self.closed_step),
@@ -355,6 +358,8 @@ class SampleLife:
         try:
             scale, frozen = tensors.pop("life_scale"), tensors.pop("life_frozen")
             self.closed_step = int(tensors.pop("closed_step"))
+            flow = {name: tensors.pop(name) for name in list(tensors) if name.startswith(PREFIX)}
+            self.flow = StateFlow.from_tensors(flow)
         except KeyError as error:
             raise StateError(
                 f"lifespan: the saved state lacks {error}; resume from another checkpoint."

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from hf_glm_curriculum.lifespan.flow_plot import states_png
+from hf_glm_curriculum.lifespan.flows import COLUMNS, StateFlow
 from hf_glm_curriculum.lifespan.life import SampleLife
 from hf_glm_curriculum.lifespan.plots import data_map_html, data_map_png, weights_png
 from hf_glm_curriculum.lifespan.texts import DatasetTexts
 from hf_glm_curriculum.reporting import METRICS_FILE, read_metrics
 from hf_glm_curriculum.signals.ledger import SampleLedger, SampleState
-from hf_glm_curriculum.storage import replacing
+from hf_glm_curriculum.storage import atomic_write_text, replacing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,6 +73,8 @@ def write_outputs(folder: Path, life: SampleLife, texts: DatasetTexts, prefix: s
     data_map_png(ledger.to_pandas(evenly(rows, MAP_DOTS)), folder / "data_map.png", total)
     suspicious = ledger.to_pandas(_by_suspicion(ledger, rows)[:HTML_DOTS])
     data_map_html(texts.attach(suspicious), folder / "data_map.html", total)
+    _write_flow(folder / "state_flow.csv", life.flow)
+    states_png(life.flow.moments, folder / "states.png")
     if (folder.parent / METRICS_FILE).exists():
         weights_png(read_metrics(folder.parent), prefix, folder / "weights.png")
 
@@ -89,6 +93,12 @@ def _write_pool(path: Path, ledger: SampleLedger, rows: Tensor, texts: DatasetTe
         for block in rows.split(_ROWS_PER_BLOCK):
             for row in pool_rows(ledger.to_pandas(block), texts):
                 file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def _write_flow(path: Path, flow: StateFlow) -> None:
+    """Write how many samples moved from which state to which, moment by moment."""
+    lines = [",".join(map(str, row)) for row in (COLUMNS, *flow.rows())]
+    atomic_write_text(path, "".join(f"{line}\n" for line in lines))
 
 
 def _by_suspicion(ledger: SampleLedger, rows: Tensor) -> Tensor:

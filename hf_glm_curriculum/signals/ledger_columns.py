@@ -13,6 +13,8 @@ from torch import Tensor
 from hf_glm_curriculum.signals.microbatch import EMBEDDING_SIZE
 
 RINGS = ("loss_ring", "grad_ring")
+NOT_SEEN = 255
+"""State of a sample when moves between states were last counted, if it was not seen by then."""
 _FLOATS = {
     "onset_sum": 0.0,
     "opening_sum": 0.0,
@@ -58,6 +60,7 @@ def ledger_columns(history: int, drift: bool, neighbours: int) -> dict[str, Colu
     """The columns of a ledger; see `SampleLedger` for the arguments."""
     columns = {name: Column(torch.float32, fill) for name, fill in _FLOATS.items()}
     columns |= {name: Column(dtype, 0) for name, dtype in _INTEGERS.items()}
+    columns["counted_state"] = Column(torch.uint8, NOT_SEEN)
     for name in RINGS:
         columns[name] = Column(torch.float32, torch.nan, history)
     if drift:

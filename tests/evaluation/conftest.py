@@ -24,6 +24,7 @@ def write_run(folder: Path, n: int = 120, seed: int = 0) -> Path:
     _lines(folder / "metrics.jsonl", _metrics(n, rng))
     (folder / "lifespan").mkdir(parents=True)
     samples.to_csv(folder / "lifespan" / "samples.csv", index=False)
+    _flow(folder / "lifespan" / "state_flow.csv", samples["state"].value_counts().to_dict(), n)
     ordered = samples.sort_values("suspicion", ascending=False, na_position="last")
     entries = [_entry(record, rows) for record in ordered.to_dict("records")]
     pool = [entry for entry in entries if entry["verdict"] != "TRAINING"]
@@ -74,6 +75,21 @@ def _samples(faults, rng) -> pd.DataFrame:
             "variability": rng.gamma(3, 0.03, n),
         }
     )
+
+
+def _flow(path: Path, states: dict[str, int], n: int) -> None:
+    """All samples come into training, go to the pool and out of it into their last states."""
+    left = {state: count for state, count in states.items() if state != "TRAINING"}
+    kept = states.get("TRAINING", 0)
+    rows = [
+        ("epoch 1", 24, 1.0, "UNSEEN", "TRAINING", n),
+        ("epoch 2", 48, 2.0, "TRAINING", "TRAINING", kept),
+        ("epoch 2", 48, 2.0, "TRAINING", "OBSERVED", n - kept),
+        ("judged", 48, 2.0, "TRAINING", "TRAINING", kept),
+        *(("judged", 48, 2.0, "OBSERVED", state, count) for state, count in left.items()),
+    ]
+    names = ["moment", "step", "epoch", "source", "target", "samples"]
+    pd.DataFrame(rows, columns=names).to_csv(path, index=False)
 
 
 def _entry(record, rows) -> dict:

@@ -120,6 +120,7 @@ ARTEFACTS = [
     "metrics.jsonl",
     "lifespan",
     "lifespan/observation_pool.jsonl",
+    "lifespan/state_flow.csv",
     "evaluation",
     "evaluation/generations.jsonl",
     "evaluation/detection.json",
@@ -158,7 +159,7 @@ def test_one_artefact_alone_is_a_run(run_folder, keep):
     expected = {
         "metrics.jsonl": {"curves", "lives"},
         "run.json": {"configuration"},
-        "lifespan": {"data-map", "suspicious"},
+        "lifespan": {"data-map", "suspicious", "lives"},
     }
     assert found == expected[keep]
 
@@ -233,3 +234,36 @@ def test_the_script_runs_under_the_pages_own_policy(run_folder):
     )
     outputs = re.findall(r"<output>(\d+ of \d+)</output>", result.stdout)
     assert outputs == ["24 of 24", "80 of 80"]
+
+
+def test_what_moved_between_states_is_drawn_with_its_numbers(run_folder):
+    frame = read_samples(run_folder / "lifespan" / "samples.csv")
+    counts = frame["state"].value_counts()
+    page = Page(write_report(run_folder).read_text("utf-8"))
+    text = (run_folder / "report.html").read_text("utf-8")
+    assert "What moved between states" in text
+    assert page.count("rect") >= 1 + 1 + 2 + len(counts)
+    for state in ("RELABEL", "MASTERED", "RESAMPLE"):
+        assert f"<title>{counts[state]} observed → {state.lower()}</title>" in text
+        assert f"<title>judged: {counts[state]} {state.lower()}</title>" in text
+    assert f"<title>{counts['TRAINING']} training stayed</title>" in text
+    assert f"<title>start: {len(frame)} not seen yet</title>" in text
+    assert "step 24" in text and "epoch 2" in text
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("UNSEEN,TRAINING,120", "UNSEEN,TRAINING,-4", "where none were|do not hold the same"),
+        ("OBSERVED,RELABEL", "<blink>,RELABEL", "do not hold|where none were|cannot have"),
+        ("TRAINING,OBSERVED", "MASTERED,OBSERVED", "come from MASTERED, where none were"),
+        (",1.0,", ",x,", "cannot read .*state_flow.csv"),
+    ],
+)
+def test_a_damaged_flow_is_named_and_stops_nothing(run_folder, old, new, words):
+    path = run_folder / "lifespan" / "state_flow.csv"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    text = write_report(run_folder).read_text("utf-8")
+    assert re.search(words, text) and "<blink>" not in text
+    assert shown(text) == set(SECTIONS)
