@@ -2,7 +2,8 @@
 
 Everything is judged on a window of the last updates, by least squares: the change of a quantity is
 its fitted slope times the window's length, and counts only where the slope is `least_t` standard
-errors from 0.
+errors from 0, widened by the likeness of neighbouring residuals (lag-1 autocorrelation ρ: by
+√((1 + ρ)/(1 − ρ)), the usual correction for effective sample size).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class MonitorConfig:
     least_t: float = 3.0
     """Standard errors that a slope must lie from 0 to count as a trend."""
 
-    patience: int = 3
+    patience: int = 5
     """Updates in a row that a rule must hold before there is an alarm."""
 
     length_change: float = 0.25
@@ -42,7 +43,7 @@ class MonitorConfig:
     refusal_rise: float = 0.1
     """Rise of the refusal rate while the reward rises."""
 
-    judge_fall: float = 0.02
+    judge_fall: float = 0.05
     """Fall of the held-out judge's mark while the reward rises."""
 
     dimension_fall: float = 0.05
@@ -117,7 +118,12 @@ def trend(values: Sequence[float]) -> Trend:
     slope = float(x @ y) / spread
     residual = y - y.mean() - slope * x
     # Rounding leaves a residual on a perfect line; a billionth of the values is no noise.
-    noise = float(residual @ residual) / (len(y) - 2)
+    squares = float(residual @ residual)
+    noise = squares / (len(y) - 2)
+    # Neighbouring updates resemble each other: fewer values speak than there are.
+    likeness = float(residual[1:] @ residual[:-1]) / squares if squares else 0.0
+    likeness = min(max(likeness, 0.0), 0.9)
+    noise *= (1 + likeness) / (1 - likeness)
     floor = (1e-9 * float(np.abs(y).max(initial=0.0))) ** 2
     error = math.sqrt(noise / spread) if noise > floor else 0.0
     t = slope / error if error else math.copysign(math.inf, slope) if slope else 0.0
