@@ -38,6 +38,9 @@ class ExactNorms:
             input_ids: [B, T] int64.
             check: asked once the norms are read; raises if they miss something.
             flattened: whether samples are cut out of the flattened batch, across its rows.
+
+        Raises:
+            IncompatibleError: if a packed sample's first token is predicted by another's last one.
         """
         self.input_ids = input_ids
         self.segments = batch.segments.index
@@ -49,6 +52,8 @@ class ExactNorms:
         self._check = check
         self._rows, self._length = input_ids.shape
         whole_rows = self.count == self._rows and not (flattened and self._rows > 1)
+        if not whole_rows:
+            _refuse_crossed(self.target, self.segments)
         self._layout = None if whole_rows else Layout.of(self.segments, count=self.count)[0]
         self._buckets: list[Bucket | None] = (
             [None] if self._layout is None else [*self._layout.buckets()]
@@ -171,11 +176,7 @@ class ExactNorms:
         self.fired.add(name)
 
     def norms(self, batch: Microbatch) -> Tensor | None:
-        """Norms [S] of the gradients of the samples' mean losses; NaN where unobserved.
-
-        Samples whose last position predicts the first token of the next one share gradients with
-        it; both are NaN. Mask labels at the starts of packed samples, as collators do.
-        """
+        """Norms [S] of the gradients of the samples' mean losses; NaN where unobserved."""
         self._inputs = None
         self._check(self)
         if batch.coefficient is None or batch.weight is None or not self.fired:
@@ -186,16 +187,7 @@ class ExactNorms:
         # Divided twice: the square of a small factor may leave float32's range.
         total = self._squares / safe / safe + self._mixed / safe + self._raw
         norm = total.clamp(min=0).sqrt() / batch.n_tokens.clamp(min=1)
-        return torch.where(seen & torch.isfinite(norm) & ~self._crossed(), norm, torch.nan)
-
-    def _crossed(self) -> Tensor:
-        """[S] bool: samples with a loss that another sample's position pays."""
-        crossed = (self.target >= 0) & (self.target != self.segments)
-        marks = torch.zeros(self.count + 1, dtype=torch.bool, device=crossed.device)
-        for index in (self.target, self.segments):
-            slot = torch.where(crossed & (index >= 0), index, self.count)
-            marks.index_fill_(0, slot.view(-1), True)
-        return marks[: self.count]
+        return torch.where(seen & torch.isfinite(norm), norm, torch.nan)
 
 
 class SharedInput:
@@ -236,6 +228,27 @@ class SharedInput:
         if number not in self._grams:
             self._grams[number] = gram(self._rows[number])
         return self._grams[number]
+
+
+def _refuse_crossed(target: Tensor, segments: Tensor) -> None:
+    """Refuse a packed batch in which a sample pays a loss of another one.
+
+    Its gradient would flow through both, and one backward cannot tell the two apart.
+
+    Args:
+        target: [B, T] int64 sample of the label each position predicts, -1 for none.
+        segments: [B, T] int64 sample of each position, -1 for none.
+
+    Raises:
+        IncompatibleError: naming the ways out.
+    """
+    if bool(((target >= 0) & (target != segments)).any()):
+        raise IncompatibleError(
+            "labels: the first token of a packed sample has a label, which the sample before it "
+            "predicts, so grad_norm='exact' cannot tell the two apart; set the first label of "
+            "each sample to -100 (as DataCollatorWithFlattening and TRL's packing do) or use "
+            "grad_norm='hidden'."
+        )
 
 
 def _add(total: Tensor, bucket: Bucket | None, squares: Tensor) -> None:

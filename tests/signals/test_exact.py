@@ -201,19 +201,43 @@ def test_frozen_parameters_do_not_count():
     assert probed(model, Collator()(rows)) == pytest.approx(alone(model, rows), rel=1e-4)
 
 
-def test_rows_without_labels_and_crossed_samples_have_no_norm():
+def test_rows_without_labels_have_no_norm():
     model = build_model("llama")
     rows = random_rows(4)
     expected = alone(model, rows)
     silent = [*rows[:3], {**rows[3], "labels": [-100] * len(rows[3]["labels"])}]
     seen = probed(model, Collator()(silent))
     assert seen[:3] == pytest.approx(expected[:3], rel=1e-4) and seen[3] != seen[3]
+
+
+def test_a_sample_that_predicts_the_next_one_is_refused_by_name():
+    model = build_model("llama")
+    rows = random_rows(4)
     batch = packed([rows])
     start = len(rows[0]["input_ids"])
     batch["labels"][0, start] = batch["input_ids"][0, start]  # sample 0 now predicts for sample 1
-    seen = probed(model, batch)
-    assert seen[0] != seen[0] and seen[1] != seen[1]
-    assert seen[2:] == pytest.approx(expected[2:], rel=1e-4)
+    with pytest.raises(IncompatibleError, match=r"labels: the first token .* -100 .*'hidden'"):
+        probed(model, batch)
+    with SampleProbe(model).attach() as signals:
+        model(**batch, use_cache=False).loss.backward()
+        (seen,) = signals.drain()
+    assert torch.isfinite(seen.grad_norm).all()
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_first_labels_of_padded_rows_are_part_of_the_loss(side):
+    """With padding on the left, a padding position predicts a row's first token."""
+    model = build_model("llama", tie_word_embeddings=True)
+    rows = [{**row, "labels": list(row["input_ids"])} for row in random_rows(4)]
+    batch = Collator(side)(rows)
+    expected = []
+    for number in range(4):
+        own = {name: values[number : number + 1] for name, values in batch.items()}
+        model.zero_grad()
+        model(**own, use_cache=False).loss.backward()
+        norms = [p.grad.double().norm() for p in model.parameters() if p.grad is not None]
+        expected.append(torch.stack(norms).norm().item())
+    assert probed(model, batch) == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("tied", [True, False])
