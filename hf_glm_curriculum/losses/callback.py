@@ -14,7 +14,7 @@ from hf_glm_curriculum.csv_dump import CsvDump
 from hf_glm_curriculum.errors import StateError
 from hf_glm_curriculum.losses.composite import CompositeLoss
 from hf_glm_curriculum.losses.objective import CompositeObjective
-from hf_glm_curriculum.losses.run_state import restore_state, run_folder, save_state
+from hf_glm_curriculum.losses.run_state import restore_state, run_folder, save_state, will_log
 from hf_glm_curriculum.reporting import RunReporter, reporter_for
 from hf_glm_curriculum.signals.hosts import refuse_host
 from hf_glm_curriculum.signals.probe import Subscription, probe_for
@@ -118,7 +118,7 @@ class CompositeLossCallback(TrainerCallback):
         """Set the step that schedules read; shares are measured if it will be logged."""
         self._stepping = True
         self.composite.step = state.global_step
-        self._objective.measure_shares = self.shares and _will_log(args, state)
+        self.composite.measure_shares = self.shares and will_log(args, state)
 
     def on_pre_optimizer_step(
         self,
@@ -178,11 +178,7 @@ class CompositeLossCallback(TrainerCallback):
         self._reporter.trainer_log(args, state, logs)
         if logs is None or "loss" not in logs:
             return
-        composite = self.composite
-        found = dict(composite.values())
-        found |= {f"{n}/weight": w for n, w in composite.weights.items()}
-        found |= {f"{n}/share": s for n, s in composite.shares().items()}
-        self._report(found, args, state, control, model)
+        self._report(self.composite.metrics(), args, state, control, model)
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any
@@ -247,13 +243,3 @@ def _drop_gradients(model: Any, args: TrainingArguments) -> None:
         else:
             # Optimizers leave parameters without a gradient alone.
             parameter.grad = None
-
-
-def _will_log(args: TrainingArguments, state: TrainerState) -> bool:
-    """Whether the step about to begin is one whose metrics are logged."""
-    step = state.global_step + 1
-    if getattr(args.logging_strategy, "value", args.logging_strategy) == "epoch":
-        length = max(1, round(state.max_steps / max(state.num_train_epochs or 1, 1)))
-        return step % length == 0
-    first = args.logging_first_step and step == 1
-    return first or (state.logging_steps > 0 and step % state.logging_steps == 0)

@@ -70,6 +70,8 @@ class CompositeLoss(TermTable):
         self.on_nonfinite = on_nonfinite
         self.attached = False
         """Whether a callback trains with it: new terms then pass a preflight first."""
+        self.measure_shares = False
+        """Whether the next micro-batch measures gradient shares."""
         self.edits: list[dict[str, Any]] = []
         """Every change made by a control file, and every refusal: step and what."""
         self.monitor = TermMonitor()
@@ -193,6 +195,9 @@ class CompositeLoss(TermTable):
             values = self._finite(values)
             self.settle()
         weights = SampleWeights.ones(context)
+        if training:
+            name = "logits" if context.has("logits") else "hidden_states"
+            self.note_shares(values, weights, getattr(context, name))
         total = torch.stack([v.contribution(weights).sum() for v in values]).sum()
         return total / (n.clamp(min=1) if num_items_in_batch is None else num_items_in_batch)
 
@@ -261,7 +266,10 @@ class CompositeLoss(TermTable):
     def note_shares(
         self, values: list[TermValue], weights: SampleWeights, anchor: Tensor | None
     ) -> None:
-        """Measure every weighted term's gradient at ``anchor`` (a backward of each head)."""
+        """Where it is time to, measure every weighted term's gradient at ``anchor``."""
+        if not self.measure_shares or len(values) < 2:
+            return
+        self.measure_shares = False
         norms = gradient_norms(values, weights, anchor)
         if norms is not None:
             self.monitor.note_shares(values, norms)
@@ -322,6 +330,12 @@ class CompositeLoss(TermTable):
         found = self.monitor.shares(self.names, _adder())
         acting = [name for name, _, _ in self.acting()]
         return found or ({acting[0]: 1.0} if len(acting) == 1 else {})
+
+    def metrics(self) -> dict[str, float]:
+        """Values since the last call, present weights and last shares, for trackers."""
+        found = self.values()
+        found |= {f"{name}/weight": weight for name, weight in self.weights.items()}
+        return found | {f"{name}/share": share for name, share in self.shares().items()}
 
     # -- state -------------------------------------------------------------------------------
 

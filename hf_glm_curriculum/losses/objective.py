@@ -37,8 +37,6 @@ class CompositeObjective:
     ) -> None:
         """Remember the settings."""
         self.composite = composite
-        self.measure_shares = False
-        """Whether the next pass measures gradient shares."""
         self._tags = tags
         self._columns = columns
         self._full_logits = full_logits
@@ -65,10 +63,8 @@ class CompositeObjective:
         samples = weights.new_ones(batch.count) if batch.weight is None else batch.weight
         own = spread(samples, batch.segments.index)
         weighing = SampleWeights(weights, own, (batch.target >= 0).to(weights))
-        if self.measure_shares and len(values) > 1:
-            self.measure_shares = False
-            anchor = seen.hidden if _carries_graph(seen.hidden) else seen.logits
-            composite.note_shares(values, weighing, anchor)
+        anchor = seen.hidden if _carries_graph(seen.hidden) else seen.logits
+        composite.note_shares(values, weighing, anchor)
         total = token_loss.new_zeros(token_loss.shape)
         for value in values:
             total = total + value.contribution(weighing).to(token_loss.device)

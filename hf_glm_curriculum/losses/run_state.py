@@ -64,3 +64,13 @@ def restore_state(
     composite.load_state_dict(found)
     composite.step = state.global_step
     return found
+
+
+def will_log(args: TrainingArguments, state: TrainerState) -> bool:
+    """Whether the step about to begin is one whose metrics are logged."""
+    step = state.global_step + 1
+    if getattr(args.logging_strategy, "value", args.logging_strategy) == "epoch":
+        length = max(1, round(state.max_steps / max(state.num_train_epochs or 1, 1)))
+        return step % length == 0
+    first = args.logging_first_step and step == 1
+    return first or (state.logging_steps > 0 and step % state.logging_steps == 0)

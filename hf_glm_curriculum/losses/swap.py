@@ -22,7 +22,7 @@ from hf_glm_curriculum.losses.edits import (
     planned,
     read_control,
 )
-from hf_glm_curriculum.losses.run_state import restore_state, run_folder, save_state
+from hf_glm_curriculum.losses.run_state import restore_state, run_folder, save_state, will_log
 from hf_glm_curriculum.reporting import RunReporter, reporter_for
 from hf_glm_curriculum.signals.distributed import from_first_rank, world_size
 from hf_glm_curriculum.storage import atomic_write_json
@@ -115,10 +115,12 @@ class LossSwapCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any
     ) -> None:
         """Look at the file, and apply what is new."""
+        self.composite.step = state.global_step
+        if not self.composite.attached:
+            self.composite.measure_shares = will_log(args, state)
         every = self.poll_every or (POLL_EVERY_DISTRIBUTED if world_size() > 1 else 1)
         if self._reporter is None or state.global_step % every:
             return
-        self.composite.step = state.global_step
         digest, section, problem = from_first_rank(self._look)
         if digest == self._digest:
             return
@@ -142,10 +144,14 @@ class LossSwapCallback(TrainerCallback):
         logs: dict[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Keep the status file fresh."""
-        if self._reporter is not None:
-            self._reporter.trainer_log(args, state, logs)
-            self._write_status(state)
+        """Keep the status file fresh; tell the terms' losses where no other callback does."""
+        if self._reporter is None:
+            return
+        self._reporter.trainer_log(args, state, logs)
+        self._write_status(state)
+        if logs is not None and "loss" in logs and not self.composite.attached:
+            named = {f"losses/{key}": v for key, v in self.composite.metrics().items()}
+            self._reporter.report(named, args, state, control)
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any

@@ -206,8 +206,9 @@ class FunctionTerm:
         self.function = function
         self.alignment = getattr(function, "alignment", NEXT)
         columns: Any = getattr(function, "columns", ())
-        # A composite within a composite tells its columns when asked.
-        self.columns = tuple(columns() if callable(columns) else columns)
+        if callable(columns):
+            columns = columns()  # a composite within a composite tells them when asked
+        self.columns: tuple[str, ...] = tuple(columns)
         self.takes_outputs = required_arguments(function, name) == 2
         targets = getattr(function, "targets", None)
         if callable(targets):

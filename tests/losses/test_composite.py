@@ -11,6 +11,7 @@ from transformers.modeling_outputs import CausalLMOutput
 
 from hf_glm_curriculum import CompositeLoss
 from hf_glm_curriculum.errors import ConfigError, IncompatibleError, StateError
+from hf_glm_curriculum.kernels.output_head import OutputHead
 from hf_glm_curriculum.losses.context import LossContext
 from hf_glm_curriculum.losses.schedules import linear
 from hf_glm_curriculum.losses.terms import CausalLMLoss, MaskedLMLoss, TemperatureLoss, ZLoss
@@ -266,3 +267,15 @@ def test_evaluation_through_compute_loss_func_leaves_the_record_alone():
     assert composite.values() == {}
     context = LossContext(labels, outputs=outputs)
     assert [v.name for v in composite.term_values(context)] == ["lm", "z"]
+
+
+def test_hidden_states_and_a_head_will_do_in_place_of_logits():
+    model = build_model()
+    tokens = torch.randint(4, 260, (2, 7))
+    out = model(tokens, output_hidden_states=True)
+    composite = CompositeLoss({"lm": CausalLMLoss(), "z": ZLoss()}, {"z": 1e-2})
+    whole = composite(out, tokens)
+    composite.measure_shares = True
+    fields = {"hidden_states": out.hidden_states[-1], "head": OutputHead.of(model)}
+    assert torch.allclose(composite(None, tokens, **fields), whole)
+    assert sum(composite.shares().values()) == pytest.approx(1)

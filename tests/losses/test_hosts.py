@@ -17,6 +17,7 @@ from hf_glm_curriculum import (
 )
 from hf_glm_curriculum.errors import ConfigError, IncompatibleError
 from hf_glm_curriculum.losses.distillation import DistillationLoss
+from hf_glm_curriculum.losses.objective import CompositeObjective
 from hf_glm_curriculum.losses.schedules import linear
 from hf_glm_curriculum.losses.terms import (
     CausalLMLoss,
@@ -304,6 +305,28 @@ def test_a_missing_column_is_named():
     composite = CompositeLoss({"lm": CausalLMLoss(), "teacher": DistillationLoss()})
     with pytest.raises(IncompatibleError, match="term 'teacher': reads the batch column"):
         train([CompositeLossCallback(composite)])
+
+
+def test_packed_samples_are_what_they_are_alone():
+    """Padding-free rows: the teacher and every term see each sample by itself."""
+    rows, teacher = random_rows(4), build_model(seed=7)
+    found = []
+    packed = {
+        "input_ids": torch.tensor([[t for r in rows for t in r["input_ids"]]]),
+        "labels": torch.tensor([[t for r in rows for t in (-100, *r["labels"][1:])]]),
+        "position_ids": torch.tensor([[p for r in rows for p in range(len(r["input_ids"]))]]),
+        "use_cache": False,
+    }
+    for batch in (Collator()(rows), packed):
+        model = build_model().train()
+        objective = CompositeObjective(plain_terms(teacher), None, (), False)
+        subscription = probe_for(model).subscribe(objective=objective)
+        loss = model(**batch).loss
+        loss.backward()
+        subscription.close()
+        found.append((loss.item(), torch.cat([p.grad.flatten() for p in model.parameters()])))
+    assert found[0][0] == pytest.approx(found[1][0], abs=1e-5)
+    assert (found[0][1] - found[1][1]).norm() <= 1e-4 * found[0][1].norm()
 
 
 def test_objectives_by_sample():

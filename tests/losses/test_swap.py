@@ -279,6 +279,10 @@ def test_swaps_work_through_compute_loss_func(tmp_path):
         compute_loss_func=composite,
     ).train()
     assert [w["lm"] for w in editor.weights] == [1, 0.5, 0.5]
+    told = [m for m in read_metrics(tmp_path) if "losses/lm" in m]
+    assert [m["losses/lm/weight"] for m in told] == [1, 0.5, 0.5]
+    for entry in told:
+        assert entry["losses/lm/share"] + entry["losses/instruction/share"] == pytest.approx(1)
 
 
 def test_bad_settings():
