@@ -24,7 +24,7 @@ from hf_glm_curriculum.lifespan.sampling import PREFIX, VisitPlan, unsampled
 from hf_glm_curriculum.lifespan.text_readings import text_readings
 from hf_glm_curriculum.lifespan.texts import DatasetTexts
 from hf_glm_curriculum.reporting import RunReporter, reporter_for
-from hf_glm_curriculum.signals.checkpoints import resume_folder, state_path
+from hf_glm_curriculum.signals.checkpoints import resume_folder, run_folder, state_path
 from hf_glm_curriculum.signals.distributed import (
     from_first_rank,
     gather_signals,
@@ -92,6 +92,7 @@ class SampleLifespanCallback(TrainerCallback):
         self._dump: CsvDump | None = None
         self._texts: DatasetTexts | None = None
         self._said: set[str] = set()
+        self._folder = Path()
 
     @property
     def ledger(self) -> SampleLedger:
@@ -134,6 +135,7 @@ class SampleLifespanCallback(TrainerCallback):
             ModelError: if the model has no decoder with a language-model head.
         """
         self.detach()
+        self._folder = run_folder(args, state)
         refuse_host(args, self.config)
         for note in notes_on_host(args):
             self._say(note)
@@ -147,11 +149,11 @@ class SampleLifespanCallback(TrainerCallback):
         _refuse_textless(self.judge, self._texts)
         if self.sampling is not None:
             self.sampling.begin(args, train_dataloader, indexed=len(self.ledger) > 0)
-        self._resumed = state.global_step > 0 and self._restore(args, state)
+        self._resumed = state.global_step > 0 and self._restore(state)
         if not self._resumed:
             self._find_neighbours(dataset)
         self._read_texts()
-        self._reporter = reporter_for(_run_folder(args))
+        self._reporter = reporter_for(self._folder)
         self._reporter.begin(args, state, control)
         self._open_dump(state)
         self._scope = RunScope()
@@ -234,7 +236,7 @@ class SampleLifespanCallback(TrainerCallback):
         self._life.flush()
         if not state.is_world_process_zero or self._probe is None:
             return
-        folder = _run_folder(args) / f"checkpoint-{state.global_step}"
+        folder = self._folder / f"checkpoint-{state.global_step}"
         tensors = {**self._life.tensors(), "unigram_counts": self._probe.surprisal.counts}
         if self.sampling is not None:
             tensors |= self.sampling.tensors()
@@ -258,7 +260,7 @@ class SampleLifespanCallback(TrainerCallback):
         self._life.refresh()
         self._unhook()
         if state.is_world_process_zero and self._texts is not None:
-            folder = _run_folder(args) / self.name
+            folder = self._folder / self.name
             write_outputs(folder, self._life, self._texts, f"{self.name}/")
         if len(self.ledger) and not bool((self.ledger.column("lifetime") > 0).any()):
             self._say("no sample was observed: none had a label token")
@@ -312,8 +314,8 @@ class SampleLifespanCallback(TrainerCallback):
     def _note_flow(self, name: str, state: TrainerState) -> None:
         self._life.flow.note(self.ledger, name, state.global_step, float(state.epoch or 0))
 
-    def _restore(self, args: TrainingArguments, state: TrainerState) -> bool:
-        folder = resume_folder(_run_folder(args), state.global_step)
+    def _restore(self, state: TrainerState) -> bool:
+        folder = resume_folder(self._folder, state.global_step)
         path = state_path(folder, self.name)
         if not path.exists():
             self._say(
@@ -383,11 +385,6 @@ class SampleLifespanCallback(TrainerCallback):
         if message not in self._said:
             self._said.add(message)
             logger.warning("hf_glm_curriculum: %s.", message)
-
-
-def _run_folder(args: TrainingArguments) -> Path:
-    # transformers fills in a default where the user names none.
-    return Path(args.output_dir or "trainer_output")
 
 
 def _refuse_textless(judge: Judge, texts: DatasetTexts) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 STATE_FOLDER = "hf_glm_curriculum"
 """Sub-folder of ``checkpoint-N`` that holds the state of every callback."""
@@ -13,6 +14,30 @@ STATE_FOLDER = "hf_glm_curriculum"
 def state_path(checkpoint: str | os.PathLike[str], name: str) -> Path:
     """The state file of the callback ``name`` in a checkpoint folder."""
     return Path(checkpoint) / STATE_FOLDER / f"{name}.safetensors"
+
+
+def run_folder(args: Any, state: Any = None) -> Path:
+    """The folder that the run under way writes its checkpoints into.
+
+    That is ``output_dir``; each trial of ``hyperparameter_search`` has a sub-folder of it, which a
+    trainer does not tell its callbacks: it is asked of the trainer on whose behalf we are called.
+
+    Args:
+        args: the trainer's arguments.
+        state: the trainer's state, which knows whether this is a trial; not one if None.
+    """
+    # transformers fills in a default where the user names none.
+    folder = Path(args.output_dir or "trainer_output")
+    if not getattr(state, "is_hyper_param_search", False):
+        return folder
+    frame = sys._getframe(1)
+    while frame is not None:
+        trainer = frame.f_locals.get("self")
+        trial = getattr(trainer, "_trial", None) or frame.f_locals.get("trial")
+        if trial is not None and hasattr(trainer, "_get_output_dir"):
+            return Path(trainer._get_output_dir(trial))  # pyright: ignore[reportOptionalMemberAccess]
+        frame = frame.f_back
+    return folder
 
 
 def resume_folder(output_dir: str | os.PathLike[str], step: int) -> Path:
