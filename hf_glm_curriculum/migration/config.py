@@ -35,8 +35,9 @@ class MigrationConfig:
     """Share of instructions among the label tokens once the run is instruction tuning."""
 
     post_ramp: int | None = None
-    """Steps after the window in which the share grows, linearly, to ``sft_ratio``; as long as the
-    window (or what is left of the run) where it is not given."""
+    """Steps after the window in which the share grows, linearly, to ``sft_ratio``. Where it is not
+    given, as many as give pre-training back what the window took from it (or what is left of the
+    run), so that a run holds as much of both as one that switches at ``pretrain_steps``."""
 
     gamma_bottom: float = 3.0
     """Exponent of the progress at the embeddings: above 1, they follow late."""

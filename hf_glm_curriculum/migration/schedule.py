@@ -158,10 +158,22 @@ def schedule_for(config: MigrationConfig, max_steps: int) -> MigrationSchedule:
             f"at least {1 / end:.3g}, or train longer."
         )
     left = max_steps - end
-    ramp = min(end - begin, left) if config.post_ramp is None else config.post_ramp
+    ramp = config.post_ramp
+    if ramp is None:
+        ramp = min(left, _even_ramp(MigrationSchedule(config, begin, end, 0, max_steps)))
     if ramp > left:
         raise ConfigError(
             f"post_ramp: must end within the run, whose {max_steps} steps leave {left} after "
             f"pre-training, got {ramp}; shorten it or train longer."
         )
     return MigrationSchedule(config, begin, end, ramp, max_steps)
+
+
+def _even_ramp(schedule: MigrationSchedule) -> int:
+    """Length R of the ramp that gives back what the window injects.
+
+    Over the ramp Σ (sft_ratio − r) = (sft_ratio − r_end)·(R + 1)/2, over the window it is Σ r.
+    """
+    injected = sum(schedule.injected_ratio(step) for step in range(schedule.begin, schedule.end))
+    missing = schedule.config.sft_ratio - schedule._inside(schedule.end)
+    return max(0, round(2 * injected / missing - 1)) if missing > 0 else 0

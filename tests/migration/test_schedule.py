@@ -84,9 +84,24 @@ def test_the_ratio_never_falls_and_never_passes_sft_ratio():
     assert found == sorted(found) and max(found) == 0.4
 
 
+def test_the_ramp_gives_back_what_the_window_took():
+    """A run holds as much of both kinds as one that switches at once."""
+    for config in (
+        MigrationConfig(pretrain_steps=1000),
+        MigrationConfig(pretrain_steps=1000, window=0.2, increment=0.006),
+        MigrationConfig(pretrain_steps=1000, sft_ratio=0.8),
+    ):
+        schedule = schedule_for(config, 1400)
+        total = sum(schedule.injected_ratio(step) for step in range(1400))
+        assert total == pytest.approx(400 * config.sft_ratio, abs=0.5)
+        assert 0 < schedule.post_ramp < 400
+
+
 def test_a_ramp_fits_itself_into_what_is_left():
-    assert schedule_for(MigrationConfig(pretrain_steps=100), 104).post_ramp == 4
-    assert schedule_for(MigrationConfig(pretrain_steps=100), 400).post_ramp == 10
+    assert schedule_for(MigrationConfig(pretrain_steps=100), 103).post_ramp == 3
+    assert schedule_for(MigrationConfig(pretrain_steps=100), 100).post_ramp == 0
+    full = MigrationConfig(pretrain_steps=100, increment=0.1)
+    assert schedule_for(full, 400).post_ramp == 0
 
 
 def test_without_gates_every_weight_is_one():
