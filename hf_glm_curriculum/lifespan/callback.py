@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import TrainerCallback
 
-from hf_glm_curriculum.csv_dump import CsvDump
 from hf_glm_curriculum.data.index import SampleIndex
 from hf_glm_curriculum.errors import IncompatibleError, StateError
 from hf_glm_curriculum.lifespan.config import LifespanConfig
+from hf_glm_curriculum.lifespan.debug_dump import SampleDump
 from hf_glm_curriculum.lifespan.hosts import notes_on_host, refuse_host
 from hf_glm_curriculum.lifespan.judges import Judge, SignalJudge, SurveyingJudge
 from hf_glm_curriculum.lifespan.life import SampleLife
@@ -33,7 +33,6 @@ from hf_glm_curriculum.signals.distributed import (
     world_size,
 )
 from hf_glm_curriculum.signals.ledger import SampleLedger, SampleState
-from hf_glm_curriculum.signals.microbatch import SampleSignals
 from hf_glm_curriculum.signals.probe import SampleProbe, Subscription, probe_for
 from hf_glm_curriculum.signals.scope import RunScope
 from hf_glm_curriculum.storage import load_tensors, save_tensors
@@ -42,8 +41,6 @@ if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
 logger = logging.getLogger(__name__)
-
-_DEBUG_COLUMNS = ["step", "id", "loss", "onset_loss", "grad_norm", "n_tokens", "weight"]
 
 
 class SampleLifespanCallback(TrainerCallback):
@@ -89,7 +86,7 @@ class SampleLifespanCallback(TrainerCallback):
         self._scope: RunScope | None = None
         self._stepping = self._resumed = False
         self._reporter: RunReporter | None = None
-        self._dump: CsvDump | None = None
+        self._dump: SampleDump | None = None
         self._texts: DatasetTexts | None = None
         self._said: set[str] = set()
         self._folder = Path()
@@ -155,7 +152,8 @@ class SampleLifespanCallback(TrainerCallback):
         self._read_texts()
         self._reporter = reporter_for(self._folder)
         self._reporter.begin(args, state, control)
-        self._open_dump(state)
+        if self.debug_dir is not None and state.is_world_process_zero:
+            self._dump = SampleDump(self.debug_dir, self.name, state.global_step)
         self._scope = RunScope()
         self._subscription = self._probe.subscribe(
             self._life.weigh,
@@ -197,7 +195,7 @@ class SampleLifespanCallback(TrainerCallback):
             return
         signals = self._life.absorb(parts, gather_signals if several else None)
         if self._dump is not None:
-            self._write_dump(signals, state)
+            self._dump.write(signals, state.global_step)
         if state.global_step % self.config.sync_every == 0:
             self._life.flush()
 
@@ -366,20 +364,6 @@ class SampleLifespanCallback(TrainerCallback):
             return list(judge(cases))
 
         return from_first_rank(ask)
-
-    def _open_dump(self, state: TrainerState) -> None:
-        if self.debug_dir is None or not state.is_world_process_zero:
-            return
-        self._dump = CsvDump(Path(self.debug_dir) / f"{self.name}_samples.csv", _DEBUG_COLUMNS)
-        self._dump.rewind(state.global_step)
-
-    def _write_dump(self, signals: SampleSignals, state: TrainerState) -> None:
-        if self._dump is None:
-            return
-        names = ("ids", "loss", "onset_loss", "grad_norm", "n_tokens", "weight")
-        columns = [getattr(signals, name).cpu().tolist() for name in names]
-        rows = zip([state.global_step] * len(columns[0]), *columns, strict=True)
-        self._dump.write(list(rows))
 
     def _say(self, message: str) -> None:
         if message not in self._said:

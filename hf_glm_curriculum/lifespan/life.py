@@ -18,6 +18,7 @@ from hf_glm_curriculum.lifespan import weighting
 from hf_glm_curriculum.lifespan.config import SIGNALS, LifespanConfig
 from hf_glm_curriculum.lifespan.flows import PREFIX, StateFlow
 from hf_glm_curriculum.lifespan.judges import Judge, read_verdicts
+from hf_glm_curriculum.lifespan.life_state import check_fits
 from hf_glm_curriculum.lifespan.life_views import (
     blocks,
     mean_training_weight,
@@ -364,7 +365,7 @@ class SampleLife:
             raise StateError(
                 f"lifespan: the saved state lacks {error}; resume from another checkpoint."
             ) from error
-        _check_fits(tensors, self.ledger, self.config)
+        check_fits(tensors, self.ledger, self.config)
         packed, folder = self.ledger.index.packed_row, self.ledger.folder
         self.ledger = SampleLedger.from_tensors(tensors, folder=folder)
         self.ledger.index.packed_row = packed
@@ -372,30 +373,3 @@ class SampleLife:
         self.scale, self.frozen = scale.to(self.device), frozen.to(self.device)
         self.population = self._survey()
         self._waiting = []
-
-
-def _check_fits(tensors: dict[str, Tensor], ledger: SampleLedger, config: LifespanConfig) -> None:
-    """Refuse columns that were kept with other settings; missing ones are found later.
-
-    Raises:
-        StateError: naming the setting.
-    """
-    rings, table = tensors.get("loss_ring"), tensors.get("neighbours")
-    history = config.history if rings is None else rings.shape[1]
-    if history != config.history:
-        raise StateError(
-            f"history: the checkpoint keeps {history} visits and the config "
-            f"asks for {config.history}; set history={history} to resume."
-        )
-    if ("embedding" in tensors) != ("drift" in config.signals):
-        raise StateError(
-            "signals: the checkpoint and the config disagree about drift; resume with the "
-            "signals the run was started with."
-        )
-    neighbours = 0 if table is None else table.shape[1]
-    if neighbours != ledger.neighbour_count:
-        raise StateError(
-            f"neighbour_count: the checkpoint keeps {neighbours} neighbours a "
-            f"sample and the config asks for {ledger.neighbour_count}; resume with the "
-            "neighbours and neighbour_count the run was started with."
-        )
