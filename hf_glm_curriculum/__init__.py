@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from hf_glm_curriculum.data.mixture import CurriculumMixture as CurriculumMixture
     from hf_glm_curriculum.lifespan.callback import SampleLifespanCallback as SampleLifespanCallback
     from hf_glm_curriculum.lifespan.config import LifespanConfig as LifespanConfig
+    from hf_glm_curriculum.lifespan.judges import SignalJudge as SignalJudge
+    from hf_glm_curriculum.lifespan.reference_judge import ReferenceJudge as ReferenceJudge
+    from hf_glm_curriculum.lifespan.sampling import LifespanSampling as LifespanSampling
     from hf_glm_curriculum.losses.callback import CompositeLossCallback as CompositeLossCallback
     from hf_glm_curriculum.losses.check import check_loss as check_loss
     from hf_glm_curriculum.losses.composite import CompositeLoss as CompositeLoss
@@ -59,6 +62,7 @@ _PUBLIC = {
     "DimensionWeights": "rewards.weights",
     "KLController": "rewards.kl",
     "LifespanConfig": "lifespan.config",
+    "LifespanSampling": "lifespan.sampling",
     "LossContext": "losses.context",
     "LossSwapCallback": "losses.swap",
     "MigrationConfig": "migration.config",
@@ -66,6 +70,7 @@ _PUBLIC = {
     "ObjectiveMigrationCallback": "migration.callback",
     "NegativeReinforcement": "rewards.reinforcement",
     "ProgressiveUnlock": "rewards.unlock",
+    "ReferenceJudge": "lifespan.reference_judge",
     "RewardEnsemble": "rewards.ensemble",
     "RewardGate": "rewards.gate",
     "RewardHackingMonitor": "rewards.monitor",
@@ -77,6 +82,7 @@ _PUBLIC = {
     "SampleLifespanCallback": "lifespan.callback",
     "SampleProbe": "signals.probe",
     "ScalarReward": "rewards.scalar",
+    "SignalJudge": "lifespan.judges",
     "StructuredRewardConfig": "rewards.config",
     "StructuredRewardModel": "rewards.model",
     "audit_files": "data.audit",
@@ -94,6 +100,7 @@ __all__ = [
     "DimensionWeights",
     "KLController",
     "LifespanConfig",
+    "LifespanSampling",
     "LossContext",
     "LossSwapCallback",
     "MigrationConfig",
@@ -101,6 +108,7 @@ __all__ = [
     "NegativeReinforcement",
     "ObjectiveMigrationCallback",
     "ProgressiveUnlock",
+    "ReferenceJudge",
     "RewardEnsemble",
     "RewardGate",
     "RewardHackingMonitor",
@@ -112,6 +120,7 @@ __all__ = [
     "SampleLifespanCallback",
     "SampleProbe",
     "ScalarReward",
+    "SignalJudge",
     "StructuredRewardConfig",
     "StructuredRewardModel",
     "audit_files",
