@@ -35,7 +35,8 @@ class RewardGate:
         threshold: least confidence, one for all or one by dimension (others: 0.85).
         fallback: ``"most_confident"`` or the name of a dimension. Where the named one is locked or
             null, the most confident takes its place.
-        dimensions: names of the columns.
+        dimensions: names of the columns; without it the gate takes any number of columns, and
+            names in `threshold` and `fallback` are of factual, logic, compliance.
 
     Raises:
         ConfigError: if a threshold is not in [0, 1] or a name is unknown.
@@ -45,13 +46,15 @@ class RewardGate:
         self,
         threshold: float | Mapping[str, float] = 0.85,
         fallback: str = MOST_CONFIDENT,
-        dimensions: Sequence[str] = DIMENSIONS,
+        dimensions: Sequence[str] | None = None,
     ) -> None:
-        self.dimensions = check_dimensions(dimensions)
-        self.thresholds = _thresholds(threshold, self.dimensions)
+        names = check_dimensions(DIMENSIONS if dimensions is None else dimensions)
+        by_name = isinstance(threshold, Mapping) or fallback != MOST_CONFIDENT
+        self.dimensions = None if dimensions is None and not by_name else names
+        self.thresholds = _thresholds(threshold, names)
         self.fallback = fallback
         if fallback != MOST_CONFIDENT:
-            dimension_index(fallback, (*self.dimensions, MOST_CONFIDENT), "fallback")
+            dimension_index(fallback, (*names, MOST_CONFIDENT), "fallback")
 
     def __call__(
         self, scores: Tensor, confidence: Tensor, unlocked: Tensor | None = None
@@ -70,27 +73,29 @@ class RewardGate:
             DataError: if a value is out of range, a row is null in every dimension (or in every
                 unlocked one), or nothing is unlocked.
         """
-        check_scores(scores, self.dimensions)
-        check_scores(confidence, self.dimensions, field="confidence", allow_null=False)
-        check_rows_known(scores, self.dimensions)
-        usable = self._usable(scores, unlocked)
+        names = self.dimensions or _names(scores)
+        check_scores(scores, names)
+        check_scores(confidence, names, field="confidence", allow_null=False)
+        check_rows_known(scores, names)
+        usable = self._usable(scores, unlocked, names)
         confidence = confidence.to(scores.device)
-        limits = confidence.new_tensor([self.thresholds[name] for name in self.dimensions])
+        common = next(iter(self.thresholds.values()))
+        limits = confidence.new_tensor([self.thresholds.get(name, common) for name in names])
         opened = usable & (confidence >= limits)
         closed_rows = ~opened.any(dim=1, keepdim=True)
         return opened | (closed_rows & self._fallback(confidence, usable))
 
-    def _usable(self, scores: Tensor, unlocked: Tensor | None) -> Tensor:
+    def _usable(self, scores: Tensor, unlocked: Tensor | None, dimensions: Sequence[str]) -> Tensor:
         known = ~torch.isnan(scores)
         if unlocked is None:
             return known
-        if unlocked.shape != (len(self.dimensions),) or not bool(unlocked.any()):
+        if unlocked.shape != (len(dimensions),) or not bool(unlocked.any()):
             raise DataError(
-                f"unlocked: must say for each of {', '.join(self.dimensions)} whether it is in "
+                f"unlocked: must say for each of {', '.join(dimensions)} whether it is in "
                 f"use, and one must be; got {unlocked.tolist()}"
             )
         usable = known & unlocked.to(scores.device).bool()
-        names = [n for n, on in zip(self.dimensions, unlocked.tolist(), strict=True) if on]
+        names = [n for n, on in zip(dimensions, unlocked.tolist(), strict=True) if on]
         check_rows_known(
             scores.masked_fill(~usable, torch.nan), names, "scores of unlocked dimensions"
         )
@@ -99,12 +104,19 @@ class RewardGate:
     def _fallback(self, confidence: Tensor, usable: Tensor) -> Tensor:
         """One usable dimension for each row, bool [B, D]."""
         ranking = confidence.masked_fill(~usable, -1.0)
-        if self.fallback != MOST_CONFIDENT:
+        if self.fallback != MOST_CONFIDENT and self.dimensions is not None:
             column = self.dimensions.index(self.fallback)
             named = torch.where(usable[:, column], 2.0, -1.0).to(ranking.dtype)
             ranking = ranking.index_copy(1, ranking.new_tensor([column]).long(), named[:, None])
         best = ranking.argmax(dim=1, keepdim=True)
         return torch.zeros_like(usable).scatter_(1, best, True)
+
+
+def _names(scores: Tensor) -> tuple[str, ...]:
+    """Names for columns that nobody named, as messages call them."""
+    width = scores.shape[-1] if scores.dim() else 0
+    known = width == len(DIMENSIONS)
+    return DIMENSIONS if known else tuple(f"column {i}" for i in range(width))
 
 
 def _thresholds(given: float | Mapping[str, float], dimensions: Sequence[str]) -> dict[str, float]:

@@ -109,9 +109,10 @@ class RewardPipeline:
         self.dimensions = tuple(model.config.dimensions)
         self.gate, self.shaper, self.unlock = gate, shaper, unlock
         for field, part in (("gate", gate), ("shaper", shaper)):
-            if part is not None and tuple(part.dimensions) != self.dimensions:
+            named = None if part is None else part.dimensions
+            if named is not None and named != self.dimensions:
                 raise ConfigError(
-                    f"{field}: is of the dimensions {', '.join(part.dimensions)}, the reward model "
+                    f"{field}: is of the dimensions {', '.join(named)}, the reward model "
                     f"scores {', '.join(self.dimensions)}; pass dimensions=model.config.dimensions"
                 )
         self.weights = DimensionWeights.of(dict.fromkeys(self.dimensions, 1.0))

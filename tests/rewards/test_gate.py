@@ -73,6 +73,13 @@ def test_thresholds_by_dimension():
     assert mask.tolist() == [[True, False, False]]
 
 
+@pytest.mark.parametrize("width", [1, 2, 5])
+def test_without_names_it_takes_any_number_of_columns(width):
+    mask = RewardGate(0.5)(torch.rand(4, width), torch.linspace(0, 1, 4)[:, None].expand(4, width))
+    assert mask.all(dim=1).tolist() == [width == 1, width == 1, True, True]
+    assert mask.any(dim=1).all()
+
+
 def test_bad_input_is_named():
     gate = RewardGate()
     fine = torch.full((2, 3), 0.5)
@@ -87,7 +94,11 @@ def test_bad_input_is_named():
     with pytest.raises(DataError, match="unlocked: must say for each"):
         gate(fine, fine, torch.tensor([False, False, False]))
     with pytest.raises(DataError, match=r"must be \[rows, 3\]"):
-        gate(torch.zeros(2, 4), torch.zeros(2, 4))
+        RewardGate(fallback="logic")(torch.zeros(2, 4), torch.zeros(2, 4))
+    with pytest.raises(DataError, match=r"confidence: must be \[rows, 4\]"):
+        gate(torch.zeros(2, 4), torch.zeros(2, 3))
+    with pytest.raises(DataError, match="scores: must be"):
+        gate(torch.zeros(3), torch.zeros(3))
     with pytest.raises(ConfigError, match="did you mean 'factual'"):
         RewardGate(fallback="factul")
     with pytest.raises(ConfigError, match="threshold: must lie in"):

@@ -117,7 +117,7 @@ def test_metrics_name_every_dimension():
 def test_parts_of_other_dimensions_are_refused():
     model = HashScorer(("helpful", "honest"))
     with pytest.raises(ConfigError, match="gate: is of the dimensions factual"):
-        RewardPipeline(model, RewardGate())
+        RewardPipeline(model, RewardGate({"factual": 0.5}))
     with pytest.raises(ConfigError, match="shaper: is of the dimensions factual"):
         RewardPipeline(model, shaper=RewardShaper())
     with pytest.raises(ConfigError, match="weights: unknown dimension 'helpful'"):
