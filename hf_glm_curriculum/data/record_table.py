@@ -22,7 +22,7 @@ from hf_glm_curriculum.storage import writing
 logger = logging.getLogger(__name__)
 
 ROWS_PER_BATCH = 5_000
-MEMORY_BYTES = 32 << 20
+MEMORY_BYTES = 16 << 20
 """Arrow data that is kept in memory before it goes into a file."""
 
 

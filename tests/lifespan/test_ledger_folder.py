@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pandas as pd
 import pytest
@@ -14,6 +17,7 @@ from hf_glm_curriculum.errors import StateError
 from hf_glm_curriculum.lifespan import life_views, output
 from hf_glm_curriculum.lifespan.life import SampleLife
 from hf_glm_curriculum.reporting import read_metrics
+from tests.conftest import REPOSITORY
 from tests.lifespan.runs import random_rows, train
 
 KEPT = {"warmup_visits": 2, "sync_every": 2}
@@ -102,3 +106,37 @@ def test_cases_and_their_loss_ranks_are_those_of_the_whole_frame():
     pd.testing.assert_frame_equal(life.spread(3), frame.iloc[::3].reset_index(drop=True))
     assert life.cases()["row"].tolist() == [1, 2, 5]
     assert SampleLife(LifespanConfig()).cases().empty
+
+
+_TWO_PROCESSES = """
+import os, sys
+sys.path.insert(0, {root!r})
+import torch
+torch.set_num_threads(1)
+from tests.lifespan.runs import random_rows, train
+from hf_glm_curriculum import LifespanConfig, SampleLifespanCallback
+folder = sys.argv[1]
+callback = SampleLifespanCallback(LifespanConfig(ledger_folder=folder + "/files", sync_every=1))
+train([callback], rows=random_rows(12), output_dir=folder, max_steps=6, ddp_backend="gloo")
+assert torch.distributed.get_world_size() == 2
+"""
+
+
+@pytest.mark.slow
+def test_each_of_two_processes_has_files_of_its_own_with_one_content(tmp_path):
+    script = tmp_path / "run.py"
+    script.write_text(_TWO_PROCESSES.format(root=str(REPOSITORY)))
+    launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
+    extra = ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    done = subprocess.run(
+        [sys.executable, *launch, *extra, "--main_process_port", "0", str(script), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "ACCELERATE_USE_CPU": "true"},
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    folders = [tmp_path / "files" / "lifespan" / f"rank{rank}" for rank in (0, 1)]
+    first, second = (SampleLedger.open(folder).to_pandas() for folder in folders)
+    pd.testing.assert_frame_equal(first, second)
+    assert first["lifetime"].sum() == 24
