@@ -110,7 +110,7 @@ class CompositeLossCallback(TrainerCallback):
         self._subscription = probe.subscribe(
             is_live=self._is_live, is_over=self._scope.over, objective=self._objective
         )
-        composite.attached = True
+        composite.attached, composite.locked = True, ""
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any

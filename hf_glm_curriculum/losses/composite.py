@@ -70,6 +70,8 @@ class CompositeLoss(TermTable):
         self.on_nonfinite = on_nonfinite
         self.attached = False
         """Whether a callback trains with it: new terms then pass a preflight first."""
+        self.locked = ""
+        """Why the run under way can train on nothing but next-token cross-entropy, if so."""
         self.measure_shares = False
         """Whether the next micro-batch measures gradient shares."""
         self.edits: list[dict[str, Any]] = []

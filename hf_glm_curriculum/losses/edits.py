@@ -87,6 +87,8 @@ def planned(composite: CompositeLoss, wishes: Wishes, max_steps: int | None = No
                 f"{SECTION}.{name}.schedule: begins at step {schedule.first_step}, and the run "
                 f"ends after {max_steps}; let it begin earlier."
             )
+    if changes and composite.locked:
+        raise ConfigError(f"{SECTION}: {composite.locked}.")
     _check_something_is_left(composite, changes)
     return changes
 

@@ -71,6 +71,8 @@ class CompositeObjective:
         return total
 
     def _context(self, seen: ObservedPass, token_loss: Tensor | None) -> LossContext:
+        if seen.wants_exact:
+            self.composite.locked = _EXACT
         inputs = seen.inputs
         return LossContext(
             inputs["labels"],
@@ -108,6 +110,12 @@ class CompositeObjective:
         if column.dim() == 1:
             return column.unsqueeze(1).expand_as(batch.target)
         return torch.nn.functional.pad(column[:, 1:], (0, 1), value=-1)
+
+
+_EXACT = (
+    "another callback measures grad_norm='exact', which knows next-token cross-entropy alone; use "
+    "grad_norm='hidden' there to train on other terms"
+)
 
 
 def _carries_graph(hidden: Tensor | None) -> bool:

@@ -26,7 +26,8 @@ class ObservedPass:
         inputs: the model's arguments by name.
         columns: what the batch held for the objective alone, by name.
         model: the ``...ForCausalLM``.
-        hidden: [B, T, H] last hidden states with their graph, once the backbone has run.
+        hidden: [B, T, H] last hidden states once the backbone has run; with their graph where
+            there is an objective and nobody wants exact norms.
         logits: [B, T, V] where the host makes them.
         loss_form: "logits", "chunked" or "log_probs": how the host computes its loss.
     """
@@ -63,6 +64,11 @@ class ObservedPass:
     def wants_samples(self) -> bool:
         """Whether somebody weights or observes samples."""
         return any(s.weigher is not None or s.observes for s in self.live)
+
+    @property
+    def wants_exact(self) -> bool:
+        """Whether somebody asks for norms over all trainable parameters."""
+        return any(s.exact for s in self.live)
 
     @property
     def awaits_loss(self) -> bool:

@@ -212,7 +212,7 @@ class SampleProbe:
         if packed and self.current.wants_samples and not self._knows_packing:
             check_samples_are_apart(self._causal, inputs)
             self._knows_packing = True
-        if self._ghosts is not None and any(s.exact for s in live):
+        if self._ghosts is not None and self.current.wants_exact:
             _refuse_exact_norms_of(self.current.objective)
             flattened = inputs.get("cu_seq_lens_q") is not None
             self._ghosts.begin(batch, inputs["input_ids"], flattened)
@@ -225,7 +225,10 @@ class SampleProbe:
         if seen is None or seen.settled or module is not self._backbone:
             return
         hidden = output[0] if isinstance(output, tuple) else output.last_hidden_state
-        seen.hidden = hidden
+        # Their graph leads through other listeners' hooks back here: it is kept for an objective
+        # alone, or a run that dies in mid-forward would never be let go of.
+        keeps_graph = seen.objective is not None and not seen.wants_exact
+        seen.hidden = hidden if keeps_graph else hidden.detach()
         if any(s.wants_embedding for s in seen.live):
             seen.batch.embedding = self._embed(hidden.detach(), seen.batch)
         if not any(s.observes for s in seen.live):

@@ -10,7 +10,13 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
-from hf_glm_curriculum import CompositeLoss, CompositeLossCallback, LossSwapCallback
+from hf_glm_curriculum import (
+    CompositeLoss,
+    CompositeLossCallback,
+    LifespanConfig,
+    LossSwapCallback,
+    SampleLifespanCallback,
+)
 from hf_glm_curriculum.commands.main import main
 from hf_glm_curriculum.errors import ConfigError, StateError
 from hf_glm_curriculum.losses.schedules import linear
@@ -283,6 +289,20 @@ def test_swaps_work_through_compute_loss_func(tmp_path):
     assert [m["losses/lm/weight"] for m in told] == [1, 0.5, 0.5]
     for entry in told:
         assert entry["losses/lm/share"] + entry["losses/instruction/share"] == pytest.approx(1)
+
+
+def test_edits_that_exact_norms_cannot_follow_are_refused(tmp_path):
+    composite = CompositeLoss({"lm": CausalLMLoss()})
+    life = SampleLifespanCallback(LifespanConfig(grad_norm="exact"))
+    callbacks = [
+        life,
+        CompositeLossCallback(composite),
+        LossSwapCallback(composite, settle_seconds=0.0),
+        Editor(tmp_path / "control.yaml", {1: "loss: {lm: 0.5}"}, composite),
+    ]
+    train(callbacks, output_dir=tmp_path)
+    assert composite.weights == {"lm": 1.0}
+    assert "grad_norm='exact'" in status(tmp_path)["refused"]
 
 
 def test_bad_settings():
