@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
 import torch
 from torch.nn import functional
-from transformers import Trainer, TrainerCallback
+from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainerCallback
 
 from hf_glm_curriculum import (
     CompositeLoss,
@@ -399,3 +400,61 @@ def test_evaluation_keeps_the_hosts_loss(tmp_path):
     fresh = train([], max_steps=1, output_dir=tmp_path / "b")
     fresh.trainer.model.load_state_dict(run.model.state_dict())
     assert fresh.trainer.evaluate(held)["eval_loss"] == pytest.approx(before, abs=1e-7)
+
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "gemma2": {"final_logit_softcapping": 2.0, "head_dim": 8, "num_key_value_heads": 2},
+    "cohere": {"logit_scale": 0.25},
+    "glm": {"num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0},
+    "gpt2": {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
+}
+
+
+@pytest.mark.filterwarnings("ignore:It is strongly recommended to train Gemma")
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_terms_from_hidden_states_are_those_from_logits(kind):
+    """Soft-caps, logit scales and heads of other families, chunked or not."""
+    found = []
+    for host in ("trainer", "sft"):
+        config = AutoConfig.for_model(
+            kind,
+            vocab_size=260,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            bos_token_id=1,
+            eos_token_id=1,
+            attn_implementation="eager",
+            **{"pad_token_id": 0, **FAMILIES[kind]},
+        )
+        torch.manual_seed(0)
+        run = train(
+            [CompositeLossCallback(plain_terms(build_model(seed=7)))],
+            model=AutoModelForCausalLM.from_config(config),
+            rows=random_rows(8),
+            per_device_train_batch_size=8,
+            max_steps=1,
+            max_grad_norm=0.0,
+            **HOSTS[host],
+        )
+        found.append(run.grads[0])
+    assert (found[0] - found[1]).norm() <= 1e-5 * found[0].norm()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("host", ["trainer", "sft"])
+def test_compiled_is_eager(host):
+    eager = train([CompositeLossCallback(plain_terms())], **HOSTS[host])
+    torch.compiler.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the compiler's own
+        compiled = train(
+            [CompositeLossCallback(plain_terms())],
+            torch_compile=True,
+            torch_compile_backend="eager",
+            **HOSTS[host],
+        )
+    torch.compiler.reset()
+    for a, b in zip(eager.grads, compiled.grads, strict=True):
+        assert torch.allclose(a, b, atol=1e-6)
