@@ -17,6 +17,8 @@ from hf_glm_curriculum.errors import HfGlmCurriculumError
 COMMANDS = {
     "quickstart": "fine-tune a small model on demo data with planted faults; see which are found",
     "sft": "supervised fine-tuning on your data, every sample followed and weighted",
+    "migrate": "pre-training that becomes instruction tuning in one run, layer by layer",
+    "reward": "train a structured reward model: a score and a confidence for every dimension",
     "audit": "look for duplicate, empty, truncated and contradictory records in data files",
     "review": "keep, fix or drop the samples a run found suspicious; write the corrected data",
     "control": "change the loss terms of a training under way, or show them",

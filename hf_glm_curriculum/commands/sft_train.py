@@ -151,7 +151,7 @@ def training_arguments(config: TrainingSettings, **more: Any) -> Any:
 
     Args:
         config: The settings.
-        more: Arguments besides, such as how long to train.
+        more: Arguments besides or in place of these, such as how long to train.
 
     Raises:
         ConfigError: transformers refuses a combination, such as bf16 where it is not supported.
@@ -166,39 +166,43 @@ def training_arguments(config: TrainingSettings, **more: Any) -> Any:
 
         extra = {}
     _check_trackers(config.report_to)
-    by_steps = config.save_steps is not None
     try:
-        return kind(
-            output_dir=str(Path(config.output_dir).expanduser()),
-            per_device_train_batch_size=config.batch_size,
-            per_device_eval_batch_size=config.batch_size,
-            gradient_accumulation_steps=config.gradient_accumulation,
-            learning_rate=config.learning_rate,
-            lr_scheduler_type=config.lr_scheduler,
-            warmup_steps=config.warmup,
-            weight_decay=config.weight_decay,
-            max_grad_norm=config.max_grad_norm,
-            logging_steps=config.logging_steps,
-            save_strategy="steps" if by_steps else "epoch",
-            save_steps=config.save_steps or 500,
-            save_total_limit=config.save_total_limit,
-            report_to=config.report_to or "none",
-            seed=config.seed,
-            data_seed=config.seed,
-            bf16=config.bf16,
-            gradient_checkpointing=config.gradient_checkpointing,
-            use_cpu=config.cpu,
-            remove_unused_columns=False,
-            disable_tqdm=True,
-            dataloader_pin_memory=False,
-            **{**extra, **more},
-        )
+        return kind(**{**_arguments(config), **extra, **more})
     except (ValueError, ImportError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(
             f"transformers refuses the settings ({reason}); correct them, or install what it asks "
             "for"
         ) from error
+
+
+def _arguments(config: TrainingSettings) -> dict[str, Any]:
+    """Settings under the names that transformers gives them."""
+    by_steps = config.save_steps is not None
+    return {
+        "output_dir": str(Path(config.output_dir).expanduser()),
+        "per_device_train_batch_size": config.batch_size,
+        "per_device_eval_batch_size": config.batch_size,
+        "gradient_accumulation_steps": config.gradient_accumulation,
+        "learning_rate": config.learning_rate,
+        "lr_scheduler_type": config.lr_scheduler,
+        "warmup_steps": config.warmup,
+        "weight_decay": config.weight_decay,
+        "max_grad_norm": config.max_grad_norm,
+        "logging_steps": config.logging_steps,
+        "save_strategy": "steps" if by_steps else "epoch",
+        "save_steps": config.save_steps or 500,
+        "save_total_limit": config.save_total_limit,
+        "report_to": config.report_to or "none",
+        "seed": config.seed,
+        "data_seed": config.seed,
+        "bf16": config.bf16,
+        "gradient_checkpointing": config.gradient_checkpointing,
+        "use_cpu": config.cpu,
+        "remove_unused_columns": False,
+        "disable_tqdm": True,
+        "dataloader_pin_memory": False,
+    }
 
 
 def _check_trackers(names: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -16,12 +17,20 @@ class TrainingProgress(TrainerCallback):
     """Shows steps and loss while training, and a line after each epoch.
 
     Args:
-        lifespan: The callback whose ledger counts the samples by state.
+        lifespan: The callback whose ledger counts the samples by state, if there is one.
         heldout: The callback that measures the held-out loss, if there is one.
+        phases: Step → what training is called from there on, with a line when it begins; epochs
+            have no line then.
     """
 
-    def __init__(self, lifespan: Any, heldout: HeldOutLossCallback | None = None) -> None:
-        self.lifespan, self.heldout = lifespan, heldout
+    def __init__(
+        self,
+        lifespan: Any = None,
+        heldout: HeldOutLossCallback | None = None,
+        phases: Mapping[int, str] | None = None,
+    ) -> None:
+        self.lifespan, self.heldout, self.phases = lifespan, heldout, phases or {}
+        self._words = "Training"
         self._stack = ExitStack()
         self._bar = ProgressBar()
         self._losses: list[float] = []
@@ -29,12 +38,18 @@ class TrainingProgress(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Open the bar."""
         if state.is_world_process_zero:
-            self._bar = self._stack.enter_context(progress(state.max_steps, "Training"))
+            begun = [words for step, words in self.phases.items() if step <= state.global_step]
+            self._words = begun[-1] if begun else self._words
+            self._bar = self._stack.enter_context(progress(state.max_steps, self._words))
             self._bar.advance(state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Move the bar."""
+        """Move the bar, and say what begins."""
         self._bar.advance()
+        words = self.phases.get(state.global_step)
+        if words is not None and state.is_world_process_zero:
+            self._words = words
+            self._tell(f"step {state.global_step:,} of {state.max_steps:,}", f"{words} begins")
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
@@ -42,20 +57,27 @@ class TrainingProgress(TrainerCallback):
         """Show the latest loss."""
         if logs and "loss" in logs:
             self._losses.append(float(logs["loss"]))
-            self._bar.describe(f"Training, loss {self._losses[-1]:.3f}")
+            self._bar.describe(f"{self._words}, loss {self._losses[-1]:.3f}")
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Write one line on the epoch."""
-        if not state.is_world_process_zero:
+        if not state.is_world_process_zero or self.phases or self.lifespan is None:
             return
-        parts = [f"epoch {round(state.epoch or 0, 2):g} of {state.num_train_epochs:g}"]
+        counts = self.lifespan.ledger.to_pandas()["state"].value_counts()
+        moved = ", ".join(f"{n} {s.lower()}" for s, n in counts.items() if s != "TRAINING")
+        self._tell(
+            f"epoch {round(state.epoch or 0, 2):g} of {state.num_train_epochs:g}",
+            f"left training: {moved or 'none'}",
+        )
+
+    def _tell(self, first: str, last: str) -> None:
+        """Write a line on what has been trained since the last one."""
+        parts = [first]
         if self._losses:
             parts.append(f"training loss {sum(self._losses) / len(self._losses):.3f}")
         if self.heldout is not None and self.heldout.last is not None:
             parts.append(f"held-out loss {self.heldout.last['loss']:.3f}")
-        counts = self.lifespan.ledger.to_pandas()["state"].value_counts()
-        moved = ", ".join(f"{n} {s.lower()}" for s, n in counts.items() if s != "TRAINING")
-        parts.append(f"left training: {moved or 'none'}")
+        parts.append(last)
         say("  " + " · ".join(parts))
         self._losses = []
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -106,10 +106,21 @@ class HeldOutLossCallback(TrainerCallback):
         dataset: See `held_out_loss`.
         collate: See `held_out_loss`.
         batch_size: Rows at once.
+        every: Optimizer steps between two measurements, in place of epochs.
+        more: Further data sets by name, whose losses are reported as `heldout/<name>_loss`.
     """
 
-    def __init__(self, dataset: Any, collate: Collate, batch_size: int = 8) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        collate: Collate,
+        batch_size: int = 8,
+        *,
+        every: int | None = None,
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
         self.dataset, self.collate, self.batch_size = dataset, collate, batch_size
+        self.every, self.more = every, more or {}
         self.last: dict[str, float] | None = None
         self._reporter: RunReporter | None = None
 
@@ -118,16 +129,33 @@ class HeldOutLossCallback(TrainerCallback):
         self._reporter = reporter_for(args.output_dir)
         self._reporter.begin(args, state, control)
 
+    def on_step_end(
+        self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
+    ) -> None:
+        """Measure and report every so many steps."""
+        if self.every is not None and state.global_step % self.every == 0:
+            self._measure(args, state, control, model)
+
     def on_epoch_end(
         self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
     ) -> None:
-        """Measure and report; the first process does it for all."""
+        """Measure and report after an epoch."""
+        if self.every is None:
+            self._measure(args, state, control, model)
+
+    def _measure(self, args: Any, state: Any, control: Any, model: Any) -> None:
+        """The first process measures for all."""
         if self._reporter is None or not state.is_world_process_zero:
             return
         self.last = held_out_loss(
             model, self.dataset, self.collate, batch_size=self.batch_size, show_progress=False
         )
         metrics = {"heldout/loss": self.last["loss"]}
+        for name, dataset in self.more.items():
+            found = held_out_loss(
+                model, dataset, self.collate, batch_size=self.batch_size, show_progress=False
+            )
+            metrics[f"heldout/{name}_loss"] = found["loss"]
         self._reporter.report(metrics, args, state, control, model)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
-from hf_glm_curriculum.evaluation import report_samples, report_sections
+from hf_glm_curriculum.evaluation import report_migration, report_samples, report_sections
 from hf_glm_curriculum.evaluation.report_style import absent, esc, page, section
 from hf_glm_curriculum.evaluation.run_folder import REPORT_FILE, RunFolder, read_run
 from hf_glm_curriculum.storage import atomic_write_text
@@ -22,6 +22,14 @@ _SECTIONS: tuple[tuple[str, str, str, Builder, str], ...] = (
         "AUROC is the chance that a faulty sample is more suspicious than a clean one.",
         report_samples.detection,
         "The faults of these data are not known, so there is nothing to compare suspicion with.",
+    ),
+    (
+        "migration",
+        "From documents to instructions",
+        "How the objective moved: what was asked and drawn, how much each objective counted, and "
+        "what became of both losses.",
+        report_migration.migration,
+        "This run did not migrate from one objective to another.",
     ),
     (
         "answers",
@@ -57,7 +65,7 @@ _SECTIONS: tuple[tuple[str, str, str, Builder, str], ...] = (
     (
         "curves",
         "Training curves",
-        "Loss on the answers only. Held-out loss is measured on samples that were not trained on.",
+        "The loss that was trained on; held-out loss is measured on samples that were not.",
         report_sections.curves,
         "The run logged no loss.",
     ),
@@ -100,7 +108,7 @@ def render_report(run: RunFolder) -> str:
         if body:
             parts.append(section(key, title, why, body))
             contents.append(f'<a href="#{key}">{esc(title)}</a>')
-        else:
+        elif key not in _foreign_to(run):
             parts.append(absent(key, title, note))
     heading = _guarded(report_sections.header, run, "")[0] or f"<h1>{esc(run.path.name)}</h1>"
     figures = _guarded(report_sections.cards, run, "")[0] or ""
@@ -109,6 +117,13 @@ def render_report(run: RunFolder) -> str:
     written = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M")
     footer = f"Written by hf_glm_curriculum, {esc(written)}. The page loads nothing from outside."
     return page(str(run.run.get("title") or run.path.resolve().name), heading, body, footer)
+
+
+def _foreign_to(run: RunFolder) -> tuple[str, ...]:
+    """Sections that a run of this command cannot have, so that nobody misses them."""
+    if run.run.get("command") == "migrate":
+        return ("detection", "suspicious", "data-map", "lives")
+    return ("migration",)
 
 
 def _guarded(build: Builder, run: RunFolder, note: str) -> tuple[str | None, str]:

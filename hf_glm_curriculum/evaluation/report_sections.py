@@ -93,6 +93,12 @@ def summary_sentence(run: RunFolder) -> str:
         said = [f"{counts[state]:,} {words}" for state, words in fates.items() if state in counts]
         found = " and ".join(said) or "all stayed in training"
         parts.append(f"{len(callback.samples):,} training samples were followed; {found}.")
+    switch = run.run.get("switch") or {}
+    if is_number(switch.get("seconds")):
+        parts.append(
+            f"Pre-training became instruction tuning at step {switch['step']:,}, with a pause of "
+            f"{switch['seconds']:.3g} s between two steps."
+        )
     detection = run.evaluation.get("detection") or {}
     if detection.get("n_faulty"):
         flagged = detection["flagged"]
