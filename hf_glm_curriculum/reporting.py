@@ -235,7 +235,8 @@ def _new_reporters(args: TrainingArguments) -> list[TrainerCallback]:
     """Trackers of our own for `report_to`, where the trainer's cannot be reached."""
     from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 
-    logger.warning("the trainer's trackers were not found; opening new ones for report_to")
+    if args.report_to:
+        logger.warning("the trainer's trackers were not found; opening new ones for report_to")
     return [kind() for kind in get_reporting_integration_callbacks(args.report_to)]
 
 

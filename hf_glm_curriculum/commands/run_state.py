@@ -35,6 +35,8 @@ _OURS = (
     MIGRATION,
     "model",
     "demo_data",
+    "rewards",
+    "tuned",
     "config.yaml",
     "checkpoint-*",
 )

@@ -24,7 +24,7 @@ class StructuredRewardConfig(PretrainedConfig):
         head_hidden_size: width of a dimension's head, Linear–width–ReLU–1.
         confidence_hidden_size: width of a dimension's confidence head.
         head_dropout: after the heads' ReLU, in training.
-        max_length: tokens of prompt and response that fit; None takes the backbone's own limit.
+        max_tokens: tokens of prompt and response that fit; None takes the backbone's own limit.
         lora: settings of low-rank adapters inside the backbone, or None.
         gate_threshold: confidence from which a dimension counts, as the model card states it.
         calibration: figures of the training run a dimension, as the model card states them.
@@ -42,7 +42,7 @@ class StructuredRewardConfig(PretrainedConfig):
         head_hidden_size: int = 512,
         confidence_hidden_size: int = 64,
         head_dropout: float = 0.1,
-        max_length: int | None = None,
+        max_tokens: int | None = None,
         lora: Mapping[str, Any] | None = None,
         gate_threshold: float = 0.85,
         calibration: Mapping[str, Any] | None = None,
@@ -54,13 +54,14 @@ class StructuredRewardConfig(PretrainedConfig):
         Raises:
             ConfigError: Naming the field, the rule and the value.
         """
+        # `max_length` is taken: transformers reads it as a setting of generation.
         self.backbone_config = _as_config(backbone_config)
         self.dimensions = check_dimensions(dimensions)
         self.pooling = pooling
         self.head_hidden_size = head_hidden_size
         self.confidence_hidden_size = confidence_hidden_size
         self.head_dropout = head_dropout
-        self.max_length = max_length
+        self.max_tokens = max_tokens
         self.lora = None if lora is None else dict(lora)
         self.gate_threshold = gate_threshold
         self.calibration = dict(calibration or {})
@@ -79,7 +80,7 @@ class StructuredRewardConfig(PretrainedConfig):
     def context_length(self) -> int | None:
         """Tokens that a prompt and its response may have together; None where nothing says."""
         own = getattr(self.backbone_config, "max_position_embeddings", None)
-        known = [size for size in (self.max_length, own) if size]
+        known = [size for size in (self.max_tokens, own) if size]
         return min(known) if known else None
 
     def _check(self) -> None:
@@ -95,8 +96,8 @@ class StructuredRewardConfig(PretrainedConfig):
             raise ConfigError(f"head_dropout: must lie in [0, 1), got {self.head_dropout}")
         if not 0 <= self.gate_threshold <= 1:
             raise ConfigError(f"gate_threshold: must lie in [0, 1], got {self.gate_threshold}")
-        if self.max_length is not None and self.max_length < 2:
-            raise ConfigError(f"max_length: must be at least 2 tokens, got {self.max_length}")
+        if self.max_tokens is not None and self.max_tokens < 2:
+            raise ConfigError(f"max_tokens: must be at least 2 tokens, got {self.max_tokens}")
 
 
 def check_dimensions(dimensions: Sequence[str]) -> tuple[str, ...]:

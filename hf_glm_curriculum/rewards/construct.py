@@ -66,7 +66,7 @@ class SamplingConfig:
     margin: float = 0.0
     """Scores of a pair must differ by more than this."""
 
-    seed: int = 0
+    sampling_seed: int = 0
     """Every prompt's answers follow from this and the prompt alone."""
 
     def __post_init__(self) -> None:
@@ -241,7 +241,7 @@ def sample_answers(model: Any, tokenizer: Any, prompt: str, config: SamplingConf
     was_training, kept = model.training, inner.generation_config
     devices = [inner.device] if inner.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(_seed(config.seed, prompt))
+        torch.manual_seed(_seed(config.sampling_seed, prompt))
         model.eval()
         inner.generation_config = settings
         try:

@@ -143,7 +143,7 @@ class TextRenderer:
         if len(ids) + extra > (self.max_length or 0):
             raise DataError(
                 f"row {place}: the response has {len(ids)} tokens, and the reward model reads "
-                f"{self.max_length}; shorten it, raise max_length, or pass too_long='cut'"
+                f"{self.max_length}; shorten it, raise max_tokens, or pass too_long='cut'"
             )
 
     def _pairs(self, prompts: Sequence[str], responses: Sequence[str]) -> list[list[int]]:

@@ -221,22 +221,45 @@ def read_reward_data(
             to itself, or rates nothing; or there is no row.
         ConfigError: No file is named, or `preference_dimension` is no dimension.
     """
-    names = check_dimensions(dimensions)
     if not preferences and not ratings:
         raise ConfigError("preferences, ratings: need at least one file; pass --preferences FILE")
+    pairs, rated = read_rows(
+        preferences,
+        ratings,
+        dimensions=dimensions,
+        preference_dimension=preference_dimension,
+        source_column=source_column,
+    )
+    return reward_data(pairs, rated, dimensions, preference_dimension)
+
+
+def read_rows(
+    preferences: Sequence[str | os.PathLike[str]],
+    ratings: Sequence[str | os.PathLike[str]],
+    *,
+    dimensions: Sequence[str] = DEFAULT_DIMENSIONS,
+    preference_dimension: str | None = None,
+    source_column: str = "source",
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The checked rows of preference files and of rating files, each with its `source`.
+
+    Raises:
+        DataError: A row does not fit its format.
+        ConfigError: `preference_dimension` is no dimension.
+    """
+    names = check_dimensions(dimensions)
     if preference_dimension is not None and preference_dimension not in names:
         raise ConfigError(
             f"preference_dimension: must be one of {list(names)}, got {preference_dimension!r}"
         )
     kind = "dimension_preference" if preference_dimension is None else "preference"
-    pairs, rated = [], []
-    for source in preferences:
-        for row in load_records(source, kind, dimensions=names):
-            pairs.append(_with_source(row, source, source_column))
-    for source in ratings:
-        for row in load_records(source, "rating", dimensions=names):
-            rated.append(_with_source(row, source, source_column))
-    return reward_data(pairs, rated, names, preference_dimension)
+    found: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
+    kinds = (kind, "rating")
+    for rows, sources, one in zip(found, (preferences, ratings), kinds, strict=True):
+        for source in sources:
+            loaded = load_records(source, one, dimensions=names)
+            rows += [_with_source(row, source, source_column) for row in loaded]
+    return found
 
 
 def reward_data(

@@ -212,7 +212,7 @@ def test_an_empty_response_is_scored_as_rendered_and_said(make, caplog):
 
 
 def test_long_texts_lose_the_prompts_start_and_long_responses_are_refused(make):
-    model = make(max_length=16)
+    model = make(max_tokens=16)
     long = "x" * 40 + "tail"
     rows = model.renderer().encode([long], ["ok"])
     assert len(rows[0]) == 16
@@ -335,7 +335,7 @@ def test_added_parameters_are_counted(make):
         ({"pooling": "first"}, "pooling: must be one of"),
         ({"head_dropout": 1.0}, "head_dropout"),
         ({"gate_threshold": 2.0}, "gate_threshold"),
-        ({"max_length": 1}, "max_length"),
+        ({"max_tokens": 1}, "max_tokens"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings, match):
