@@ -112,7 +112,7 @@ def interrupt_at(monkeypatch, step):
     monkeypatch.setattr(training_progress.TrainingProgress, "on_step_end", on_step_end)
 
 
-@pytest.mark.parametrize("step", [5, 11])
+@pytest.mark.parametrize("step", [5, pytest.param(11, marks=pytest.mark.slow)])
 def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
     migrate, tmp_path, monkeypatch, step
 ):
@@ -157,6 +157,7 @@ def test_a_new_model_learns_its_tokenizer_from_the_data(migrate, tmp_path):
     assert about["config"]["scratch"]["layers"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not available("trl"), reason="needs the extra [trl]")
 def test_both_hosts_see_the_same_losses(migrate, tmp_path):
     results = []
@@ -169,6 +170,7 @@ def test_both_hosts_see_the_same_losses(migrate, tmp_path):
     assert results[0] == pytest.approx(results[1], abs=1e-4) and len(results[0]) > 24
 
 
+@pytest.mark.slow
 def test_adapters_migrate_too(migrate, tmp_path):
     status, shown, errors = migrate("--lora", "--lora-rank", 4, "--debug-dir", tmp_path / "debug")
     assert status == 0, errors
