@@ -101,6 +101,8 @@ class LossContext:
         }
         self._token_loss = token_loss
         self._targets = targets
+        # Terms of one pass share these: finding them costs a copy to the host.
+        self._rows: tuple[Tensor, Tensor, Tensor] | None = None
 
     # -- fields ------------------------------------------------------------------------------
 
@@ -247,10 +249,7 @@ class LossContext:
             IncompatibleError: if the host gives neither logits nor hidden states.
         """
         targets = self.targets if targets is None else targets
-        used = (targets >= 0).reshape(-1)
-        # One token always runs, so that a batch without labels still reaches every parameter.
-        rows = used.to(torch.int8).argsort(descending=True, stable=True)
-        rows = rows[: max(int(used.sum()), 1)]
+        used, rows = self._label_rows(targets)
         source, head = self._source()
         taken = [t.reshape(-1, *t.shape[2:])[rows.to(t.device)] for t in (source, *aligned)]
         values = map_logits(function, taken[0], taken[1:], heads=(head, *heads))
@@ -274,6 +273,15 @@ class LossContext:
             softcap=head.transform.cap,
             temperature=temperature,
         )
+
+    def _label_rows(self, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """[B·T] bool and [N] int64: which flattened positions have a label."""
+        if self._rows is None or self._rows[0] is not targets:
+            used = (targets >= 0).reshape(-1)
+            # One token always runs, so that a batch without labels still reaches every parameter.
+            rows = used.to(torch.int8).argsort(descending=True, stable=True)
+            self._rows = targets, used, rows[: max(int(used.sum()), 1)]
+        return self._rows[1:]
 
     def _source(self) -> tuple[Tensor, OutputHead | None]:
         """Logits, or hidden states and the head that makes logits of them."""
