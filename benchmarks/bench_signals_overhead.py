@@ -2,8 +2,8 @@
 
 SmolLM2-135M, 8 × 256 tokens, no accumulation, full and LoRA, plain ``Trainer``. Blocks of steps
 with and without the callback alternate on the same model, so that drifts of the machine fall on
-both; the ratio is that of the medians. On a CPU the clock is the process's own CPU time, which other
-processes of the machine hardly touch; on a GPU it is the wall's, between synchronisations.
+both; the ratio is that of the medians. On a CPU the clock is the process's own CPU time, which
+other processes of the machine hardly touch; on a GPU it is the wall's, between synchronisations.
 """
 
 from __future__ import annotations
