@@ -224,3 +224,19 @@ def test_no_text_breaks_a_rule(first, second):
     question_key(one)
     found = ending(first)
     assert not (found.reason and found.finished)
+
+
+@given(st.text(alphabet=st.sampled_from("ab12 .,:!?\"'，。！\u3000\u00a0中"), max_size=30))
+def test_the_quick_way_to_a_key_is_the_expression(text):
+    from hf_glm_curriculum.data import audit_text
+
+    expected = audit_text._KEY_NOISE.sub("", audit_text._POLITE.sub("", text))
+    assert question_key(text) == (expected or text)
+
+
+@given(st.text(alphabet=st.characters(min_codepoint=0x3400, max_codepoint=0x9FFF), min_size=6))
+def test_any_chinese_misread_as_gbk_is_found(text):
+    run = text.encode("utf-8").decode("gb18030", "ignore")
+    whole = text.encode("utf-8") == run.encode("gb18030")
+    if whole and all("\u3400" <= c <= "\u9fff" for c in run) and len(run) >= 6:
+        assert mojibake(run) is not None
