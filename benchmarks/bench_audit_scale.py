@@ -30,12 +30,10 @@ _END = re.compile(r"(?<=[。！？])|(?<=[.!?])\s+")
 
 
 def sentences() -> list[list[str]]:
-    """English sentences, and Chinese ones."""
+    """Whole sentences, English and Chinese."""
     pools = (self_instruct(most_words=400, least_answer_words=1), chinese(longest=400))
-    return [
-        sorted({s.strip() for row in rows for s in _END.split(row.response) if len(s) > 10})
-        for rows in pools
-    ]
+    parts = ({s.strip() for row in rows for s in _END.split(row.response)} for rows in pools)
+    return [sorted(s for s in pool if len(s) > 10 and s[-1] in ".!?。！？") for pool in parts]
 
 
 def generated(count: int, seed: int) -> Iterator[dict[str, str]]:
