@@ -106,7 +106,7 @@ def main() -> None:
     args = flags.parse_args()
     if args.rows:
         for row in measure(args.rows, args.seed):
-            print(row)  # noqa: T201
+            print(row)
         return
     sizes = (ROWS, FULL_ROWS) if args.full else (ROWS,)
     rows = [row for size in sizes for row in measure(size, args.seed)]
