@@ -111,6 +111,20 @@ def _logits(heads: RewardHeads, inputs: Tensor) -> Tensor:
     return torch.cat([head(inputs) for head in heads.heads.values()], dim=-1)
 
 
+def _needed_logits(heads: RewardHeads, inputs: Tensor, batch: Examples) -> Tensor:
+    """[n, D] logits where the batch speaks of them and zeros elsewhere: an item needs one head."""
+    needed = torch.zeros(len(inputs), len(heads.heads), dtype=torch.bool)
+    needed[batch.pairs, batch.pair_dimension[:, None]] = True
+    known = ~torch.isnan(batch.ratings)
+    needed[batch.rated] |= known
+    columns = []
+    for column, head in enumerate(heads.heads.values()):
+        rows = needed[:, column].nonzero().flatten()
+        values = head(inputs[rows]).squeeze(1)
+        columns.append(inputs.new_zeros(len(inputs)).index_copy(0, rows, values))
+    return torch.stack(columns, dim=1)
+
+
 def _fresh(heads: RewardHeads) -> HeadState:
     width = len(heads.heads)
     infinite = torch.full((width,), float("inf"))
@@ -136,7 +150,8 @@ def _epoch(
     order = balanced_order(classes(train, width), seed, state.epoch, config.balanced)
     for part in _batches(order, config.batch_size):
         batch, items = local(train, part)
-        sums, counts = dimension_losses(_logits(heads, inputs[items]), batch, config.center_weight)
+        logits = _needed_logits(heads, inputs[items], batch)
+        sums, counts = dimension_losses(logits, batch, config.center_weight)
         loss = sums.sum() / counts.sum().clamp(min=1)
         if not torch.isfinite(loss):
             raise ModelError(

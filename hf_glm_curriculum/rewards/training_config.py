@@ -89,10 +89,10 @@ class RewardTrainingConfig:
     epochs: int = 30
     """Passes over the training examples; early stopping may end sooner."""
 
-    batch_size: int = 64
+    batch_size: int = 128
     """Examples an optimizer step of the heads."""
 
-    learning_rate: float = 3e-4
+    learning_rate: float = 1e-3
     """Learning rate of the heads (AdamW, cosine decay)."""
 
     weight_decay: float = 0.05
@@ -105,7 +105,7 @@ kept."""
     balanced: bool = True
     """Draw every dimension (and low and high ratings within it) equally often."""
 
-    center_weight: float = 0.05
+    center_weight: float = 0.01
     """Weight of (chosen + rejected logit)², which keeps levels of different prompts comparable."""
 
     anchor: bool = True
