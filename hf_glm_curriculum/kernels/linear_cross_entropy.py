@@ -46,6 +46,7 @@ def linear_cross_entropy(
     logit_scale: float = 1.0,
     softcap: float | None = None,
     temperature: float = 1.0,
+    distribution: bool = True,
 ) -> TokenScores:
     """Score labels under ``softmax(hidden @ weight.T)`` in chunks of tokens.
 
@@ -64,6 +65,8 @@ def linear_cross_entropy(
         logit_scale: factor on the logits (Cohere, Granite).
         softcap: ``softcap * tanh(logits / softcap)`` after the scale (Gemma 2 and 3).
         temperature: divides the logits last; the model's own is 1.
+        distribution: also look at the whole distribution, for ``entropy`` and ``is_top1``; without,
+            both are 0 and passes over the logits are saved.
 
     Returns:
         :class:`TokenScores` with fields of ``labels.shape``. ``log_probs``, ``entropy`` and
@@ -85,6 +88,7 @@ def linear_cross_entropy(
         temperature,
         chunk_tokens or max(16, CHUNK_ELEMENTS // weight.shape[0]),
         compute_dtype(hidden, weight),
+        distribution,
     )
     found = _ScoreTokens.apply(flat_NH[rows], weight, bias, flat_N[rows], head)
 
@@ -123,6 +127,7 @@ def summed_cross_entropy(
         ValueError: as :func:`linear_cross_entropy`, or if ``token_weights`` has another shape
             than ``labels``.
     """
+    options.setdefault("distribution", False)
     if token_weights is None:
         return (
             -linear_cross_entropy(hidden, weight, labels, **options).log_probs.sum() / denominator
@@ -144,6 +149,7 @@ class _HeadMaths(NamedTuple):
     temperature: float
     chunk: int
     dtype: torch.dtype
+    distribution: bool
 
     def logits(self, hidden_CH: Tensor, weight_VH: Tensor, bias_V: Tensor | None) -> Tensor:
         raw = hidden_CH.to(self.dtype) @ weight_VH.to(self.dtype).t()
@@ -223,8 +229,10 @@ def _scores(
     used = labels_C >= 0
     target = labels_C.clamp(min=0).unsqueeze(-1)
     label_log_p = log_p_CV.gather(-1, target).squeeze(-1)
-    entropy = -(log_p_CV.exp() * log_p_CV).sum(-1) * used
-    top1 = ((log_p_CV.argmax(-1) == target.squeeze(-1)) & used).float()
+    entropy, top1 = torch.zeros_like(label_log_p), torch.zeros_like(label_log_p)
+    if head.distribution:
+        entropy = -(log_p_CV.exp() * log_p_CV).sum(-1) * used
+        top1 = ((log_p_CV.argmax(-1) == target.squeeze(-1)) & used).float()
     summed = nll_loss(log_p_CV, labels_C.clamp(min=-1), ignore_index=-1, reduction="sum")
     label_logit = logits_CV.gather(-1, target).squeeze(-1) / head.temperature
     lse = (label_logit - label_log_p).masked_fill(~used, 0.0)
@@ -253,7 +261,7 @@ def _raw_gradient(
         gradient_CV = torch.ops.aten._log_softmax_backward_data(
             gradient_CV, log_p_CV, -1, log_p_CV.dtype
         )
-    if d_entropy is not None:
+    if d_entropy is not None and head.distribution:
         # ∂H/∂zⱼ = −pⱼ (log pⱼ + H)
         surplus = (log_p_CV + entropy_C.unsqueeze(-1)).mul_(log_p_CV.exp())
         gradient_CV -= surplus.mul_((d_entropy * used).unsqueeze(-1))

@@ -272,6 +272,7 @@ class LossContext:
             logit_scale=head.transform.scale,
             softcap=head.transform.cap,
             temperature=temperature,
+            distribution=False,
         )
 
     def _label_rows(self, targets: Tensor) -> tuple[Tensor, Tensor]:

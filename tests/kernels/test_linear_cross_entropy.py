@@ -122,6 +122,15 @@ def test_entropy_and_logsumexp_equal_the_plain_path():
     assert torch.allclose(found.entropy, entropy, atol=1e-5)
 
 
+def test_without_the_distribution_the_rest_is_the_same():
+    hidden, weight, _, labels = make()
+    whole = linear_cross_entropy(hidden, weight, labels)
+    part = linear_cross_entropy(hidden, weight, labels, distribution=False)
+    assert torch.equal(part.log_probs, whole.log_probs)
+    assert torch.equal(part.logsumexp, whole.logsumexp)
+    assert part.entropy.abs().sum() == part.is_top1.sum() == 0
+
+
 def test_weighted_sum_leaves_tokens_of_weight_zero_alone():
     hidden, weight, _, labels = make()
     token_weights = torch.rand(labels.shape).round(decimals=1) * (torch.rand(labels.shape) > 0.4)
