@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import shutil
 from typing import Any
 
 from hf_glm_curriculum.commands.reward_config import RewardCommandConfig
 from hf_glm_curriculum.commands.run_state import FolderPlan
 from hf_glm_curriculum.errors import ConfigError, DataError
 
-SAMPLED_FILE = "sampled.jsonl"
+SAMPLED_FILE = "sampled/pairs.jsonl"
 
 
 def data_of(config: RewardCommandConfig, plan: FolderPlan) -> Any:
@@ -65,9 +65,8 @@ def _sampled(config: RewardCommandConfig, plan: FolderPlan) -> list[dict[str, An
             f"{', '.join(config.prompts)}: no row has an answer_check to rank answers by; add one, "
             "or rank them yourself and pass --preferences"
         )
-    path = plan.folder / "rewards" / SAMPLED_FILE
+    path = plan.folder / SAMPLED_FILE
     if plan.clear:
-        for leftover in path.parent.glob("sampled*"):
-            leftover.unlink()
-    found = build_preferences(model, tokenizer, rows, path, config=replace(config.sampling))
+        shutil.rmtree(path.parent, ignore_errors=True)
+    found = build_preferences(model, tokenizer, rows, path, config=config.sampling)
     return [row for row in found if row["dimension"] in config.dimensions]

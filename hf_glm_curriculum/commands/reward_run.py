@@ -119,8 +119,8 @@ def _train_and_report(
         result = _train(run)
         _write(run, result)
         model.save_pretrained(plan.folder / "model")
-        if (plan.folder / "tuned").is_dir():
-            shutil.rmtree(plan.folder / "tuned")
+        for leftover in (plan.folder / "tuned", run.output / "state"):
+            shutil.rmtree(leftover, ignore_errors=True)
         record.update(figures={k: v for k, v in _headline(result).items() if v is not None})
     outcome = outcome_of(plan.folder)
     write_reward_report(plan.folder)

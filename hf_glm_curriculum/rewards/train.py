@@ -250,7 +250,7 @@ def describe(
         "sources": ", ".join(data.sources),
         "pairs": len(data.splits["train"].pairs),
         "ratings": len(data.splits["train"].rated),
-        "epochs": len(result.history),
+        "trained": "heads" if config.tuning.backbone == "frozen" else config.tuning.backbone,
         "seed": config.seed,
     }
 

@@ -60,6 +60,7 @@ def test_a_run_leaves_model_figures_pictures_and_report(reward, tmp_path):
     assert [line["step"] for line in lines] == [1, 2, 2]
     assert "reward/eval_loss_logic" in lines[0]
     assert "reward/test_pairwise_accuracy_logic" in lines[2]
+    assert not (folder / "rewards" / "state").exists()
     pictures = {path.name for path in (folder / "rewards").glob("*.png")}
     assert pictures == {"reliability.png", "scores.png", "risk_coverage.png", "training.png"}
     rows = read_json_lines(folder / "rewards" / "scores.jsonl")
@@ -130,9 +131,9 @@ def test_pairs_out_of_sampled_answers(reward, pairs, tmp_path):
     flags = ("--prompts", prompts, "--max-new-tokens", 3, "--candidates", 4)
     status, _, errors = reward(*flags)
     assert status == 0, errors
-    folder = tmp_path / "run" / "rewards"
-    assert len(read_json_lines(folder / "sampled.candidates.jsonl")) == 1 + 3
-    for row in read_json_lines(folder / "sampled.jsonl"):
+    folder = tmp_path / "run" / "sampled"
+    assert len(read_json_lines(folder / "pairs.candidates.jsonl")) == 1 + 3
+    for row in read_json_lines(folder / "pairs.jsonl"):
         assert row["dimension"] == "factual" and row["chosen"] != row["rejected"]
 
 

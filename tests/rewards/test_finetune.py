@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from hf_glm_curriculum import StructuredRewardModel
+from hf_glm_curriculum.rewards import finetune as module
 from hf_glm_curriculum.rewards.finetune import finetune_backbone, last_checkpoint
 from hf_glm_curriculum.rewards.objective import balanced_order, classes, dimension_losses
 from hf_glm_curriculum.rewards.train import RewardTrainingResult, features_of, finish
@@ -64,6 +65,16 @@ def test_the_logged_loss_is_the_mean_over_the_first_batch(fresh, data, tmp_path)
     sums, counts = dimension_losses(out.logits, part, settings.center_weight)
     expected = float(sums.sum() / counts.sum())
     assert lines[0]["loss"] == pytest.approx(expected, abs=2e-4)  # the trainer logs 4 digits
+
+
+def test_every_epoch_has_an_order_of_its_own(fresh, data, tmp_path, monkeypatch):
+    seen = []
+    order = module.balanced_order
+    monkeypatch.setattr(
+        module, "balanced_order", lambda g, s, epoch, b: seen.append(epoch) or order(g, s, epoch, b)
+    )
+    finetune_backbone(fresh(), data, config(backbone_epochs=3), tmp_path, cpu=True)
+    assert seen == [0, 1, 2]
 
 
 def test_accumulation_changes_nothing(fresh, data, tmp_path):
