@@ -131,8 +131,9 @@ class Stop(TrainerCallback):
             raise RuntimeError("killed")
 
 
-def test_a_run_leaves_its_flow_and_a_resumed_one_the_same(tmp_path):
-    common = {"max_steps": 20, "save_strategy": "steps", "save_steps": 10, "rows": random_rows(12)}
+@pytest.mark.parametrize("at", [10, 12], ids=["inside", "boundary"])
+def test_a_run_leaves_its_flow_and_a_resumed_one_the_same(tmp_path, at):
+    common = {"max_steps": 20, "save_strategy": "steps", "save_steps": at, "rows": random_rows(12)}
     whole = SampleLifespanCallback(config(), judge=judge)
     train([whole], output_dir=tmp_path / "a", **common)
     first = SampleLifespanCallback(config(), judge=judge)
