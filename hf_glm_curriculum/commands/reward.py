@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     ("pairs", "pairs", "{:,}"),
-    ("pairwise_accuracy", "pairs right", "{:.1%}"),
-    ("level_accuracy", "side of 0.5 right", "{:.1%}"),
+    ("pairwise_accuracy", "right", "{:.1%}"),
+    ("level_accuracy", "levels", "{:.1%}"),
     ("ece", "ECE", "{:.3f}"),
-    ("auroc", "AUROC of confidence", "{:.2f}"),
-    ("open_share", "gates open", "{:.0%}"),
-    ("errors_flagged", "errors caught", "{:.0%}"),
+    ("auroc", "AUROC", "{:.2f}"),
+    ("open_share", "open", "{:.0%}"),
+    ("errors_flagged", "caught", "{:.0%}"),
 )
 
 
@@ -56,6 +56,10 @@ def show_outcome(outcome: RewardOutcome) -> None:
         if figures:
             columns = ("dimension", *(title for _, title, _ in COLUMNS))
             show_table(title, columns, table_rows(figures), right=tuple(range(1, len(columns))))
+    say(
+        "right: pairs in order; levels: scores on their side of 0.5; ECE and AUROC of the "
+        "confidence; open: gates at the threshold; caught: wrong scores below it"
+    )
     for line in outcome.figures.get("shift", {}).get("warnings", []):
         say(f"warning: {line}")
     say(f"model:  {outcome.folder / 'model'} ({outcome.share:.2%} added to the backbone)")

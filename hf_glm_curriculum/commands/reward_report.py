@@ -14,7 +14,9 @@ from hf_glm_curriculum.evaluation.run_folder import read_json_lines
 from hf_glm_curriculum.storage import atomic_write_text, read_json
 
 _SPLITS = {
-    "test": "Prompts that nothing was trained, stopped, anchored or calibrated on.",
+    "test": "Prompts that nothing was trained, stopped, anchored or calibrated on. Right: pairs in "
+    "order; levels: scores on their side of 0.5; ECE and AUROC of the confidence; open: gates at "
+    "the threshold; caught: wrong scores below it.",
     "unseen": "Sources that nothing was trained on.",
     "validation": "Prompts that training was stopped, anchored and calibrated by.",
 }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +43,37 @@ def load_backbone(
     source = str(embedded_encoder_path()) if encoder else resolve_model(name)
     tokenizer = load_tokenizer(source)
     try:
-        model = AutoModel.from_pretrained(source, dtype=dtype, device_map=device_map)
+        with _quiet():
+            model, info = AutoModel.from_pretrained(
+                source, dtype=dtype, device_map=device_map, output_loading_info=True
+            )
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:300]
         raise ModelError(
             f"cannot load the backbone {source!r} ({type(error).__name__}: {reason}); check the "
             "name, or pass a folder or the model itself"
         ) from error
-    return model, tokenizer
+    # Encoders come with a pooler that masked-language models leave out; nothing here uses it.
+    missing = sorted(key for key in info["missing_keys"] if not key.startswith("pooler."))
+    if missing:
+        raise ModelError(
+            f"the backbone {source!r} lacks {len(missing)} weights (first: {missing[0]}), which "
+            "would be random; pass a complete model"
+        )
+    return model.eval(), tokenizer
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep transformers from listing the head's weights, which a backbone has no use for."""
+    from transformers.utils import logging as transformers_logging
+
+    level = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)
 
 
 def backbone_of(model: Any) -> nn.Module:

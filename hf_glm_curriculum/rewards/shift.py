@@ -6,6 +6,7 @@ Letters: N items, H features, D dimensions.
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import torch
@@ -46,9 +47,7 @@ def leave_one_source_out(
         config: settings.
 
     Returns:
-        For each such source: pairs, pairwise_accuracy on it, and `with_it`, the accuracy on its
-        test and validation pairs of heads that were trained on the other part of it; the latter
-        is None where it has none.
+        For each such source: pairs, pairwise_accuracy and level_accuracy on all its examples.
     """
     train, validation = data.splits["train"], data.splits["validation"]
     sources = [s for s in range(len(data.sources)) if _replaceable(train, s)]
@@ -102,11 +101,18 @@ def warnings_of(left_out: dict[str, Any], by_source: dict[str, Any]) -> list[str
     lines = []
     for source, dimensions in left_out.items():
         for name, figures in dimensions.items():
-            known = by_source.get(source, {}).get(name, {}).get("pairwise_accuracy")
-            unseen = figures["pairwise_accuracy"]
-            if known is not None and unseen is not None and unseen < known - LOST:
+            seen = by_source.get(source, {}).get(name, {})
+            known, unseen = seen.get("pairwise_accuracy"), figures["pairwise_accuracy"]
+            if known is None or unseen is None:
+                continue
+            if known - unseen > max(LOST, 2 * _deviation(known, seen["pairs"], figures["pairs"])):
                 lines.append(
                     f"{name}: {unseen:.0%} of the pairs of {source} right without training on it, "
                     f"{known:.0%} with; expect as much on the next new source"
                 )
     return lines
+
+
+def _deviation(share: float, one: int, two: int) -> float:
+    """Standard error of the difference of two shares of `one` and `two` pairs."""
+    return math.sqrt(max(share * (1 - share), 0.01) * (1 / max(one, 1) + 1 / max(two, 1)))

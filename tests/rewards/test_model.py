@@ -353,6 +353,15 @@ def test_a_model_that_encodes_and_decodes_is_refused():
         StructuredRewardModel.from_backbone(torch.nn.Linear(2, 2))
 
 
+def test_a_backbone_that_lacks_weights_is_refused(tiny_llama, tiny_tokenizer, tmp_path):
+    tiny_llama.save_pretrained(tmp_path)
+    tiny_tokenizer.save_pretrained(tmp_path)
+    StructuredRewardModel.from_backbone(tmp_path)
+    edit_weights(tmp_path, lambda w: {k: v for k, v in w.items() if "layers.1.mlp" not in k})
+    with pytest.raises(ModelError, match=r"lacks 3 weights \(first: layers\.1\.mlp"):
+        StructuredRewardModel.from_backbone(tmp_path)
+
+
 def test_tokenizers_that_differ_are_told_apart(tiny_tokenizer, bert_tokenizer):
     other = copy.deepcopy(tiny_tokenizer)
     assert tokenizers_agree(tiny_tokenizer, other)

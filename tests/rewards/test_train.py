@@ -15,6 +15,7 @@ from hf_glm_curriculum.rewards.plots import (
     training_png,
 )
 from hf_glm_curriculum.rewards.reward_data import reward_data
+from hf_glm_curriculum.rewards.shift import warnings_of
 from hf_glm_curriculum.rewards.train import train_reward_model
 from hf_glm_curriculum.rewards.training_config import RewardTrainingConfig
 from tests.rewards.examples import DIMENSIONS, preference_rows, rating_rows
@@ -84,6 +85,15 @@ def test_sources_left_out_say_how_far_scores_carry(model):
     assert set(result.shift) == {"s0", "s1", "warnings"}
     assert result.shift["s1"]["logic"]["pairs"] == 60 // 2
     assert result.shift["s1"]["logic"]["pairwise_accuracy"] < 0.3
+
+
+def test_only_a_loss_beyond_chance_is_warned_of():
+    left = {"s": {"logic": {"pairs": 200, "pairwise_accuracy": 0.6}}}
+    many = {"s": {"logic": {"pairs": 200, "pairwise_accuracy": 0.8}}}
+    few = {"s": {"logic": {"pairs": 5, "pairwise_accuracy": 0.8}}}
+    (line,) = warnings_of(left, many)
+    assert line.startswith("logic: 60% of the pairs of s right without training on it, 80% with")
+    assert warnings_of(left, few) == [] == warnings_of(left, left)
 
 
 def test_a_dimension_of_one_source_cannot_be_left_out(model):
