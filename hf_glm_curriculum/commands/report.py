@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,8 +19,10 @@ def run(args: argparse.Namespace) -> int:
         StateError: The folder is not a run's, or the page cannot be written.
     """
     from hf_glm_curriculum.commands.console import say
+    from hf_glm_curriculum.commands.reward_report import FIGURES, write_reward_report
     from hf_glm_curriculum.evaluation.report import write_report
 
-    path = write_report(args.run, args.out)
+    reward = (Path(args.run).expanduser() / FIGURES).is_file()
+    path = (write_reward_report if reward else write_report)(args.run, args.out)
     say(f"report: {path}")
     return 0

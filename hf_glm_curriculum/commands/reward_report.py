@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -36,15 +37,23 @@ _PICTURES = (
     ("training", "Training", "Each dimension keeps its own best epoch."),
 )
 _MISTAKES = 12
+FIGURES = "rewards/figures.json"
 
 
-def write_reward_report(folder: Path) -> Path:
+def write_reward_report(
+    run_dir: str | os.PathLike[str], path: str | os.PathLike[str] | None = None
+) -> Path:
     """Write the report of a finished run and return its path.
+
+    Args:
+        run_dir: the run's folder.
+        path: the page to write; `report.html` in the run's folder by default.
 
     Raises:
         StateError: The run's files cannot be read, or the page cannot be written.
     """
-    figures = read_json(folder / "rewards" / "figures.json")
+    folder = Path(run_dir).expanduser()
+    figures = read_json(folder / FIGURES)
     about = read_json(folder / "run.json")
     parts = [
         section(split, f"Figures: {split}", why, _table(figures["figures"][split]))
@@ -56,7 +65,7 @@ def write_reward_report(folder: Path) -> Path:
     heading = _header(about, figures)
     written = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M")
     footer = f"Written by hf_glm_curriculum, {written}. The page loads nothing from outside."
-    target = folder / "report.html"
+    target = folder / "report.html" if path is None else Path(path)
     text = page(
         str(about.get("title") or "Rewards"), heading, "\n".join(filter(None, parts)), footer
     )

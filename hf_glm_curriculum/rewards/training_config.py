@@ -118,7 +118,7 @@ has no ratings, which fix its level)."""
     confidence_epochs: int = 40
     """Most passes of the confidence heads; early stopping may end sooner."""
 
-    confidence_weight_decay: float = 0.3
+    confidence_weight_decay: float = 3.0
     """Weight decay of the confidence heads."""
 
     calibrate: bool = True

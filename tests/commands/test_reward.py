@@ -117,6 +117,32 @@ def test_tuning_the_backbone(reward, tmp_path):
     StructuredRewardModel.from_pretrained(folder / "model")
 
 
+def test_a_tuned_backbone_is_not_tuned_again(reward, tmp_path, monkeypatch):
+    def die(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    flags = ("--backbone", "last_k", "--last-k", 1, "--backbone-epochs", 1)
+    write = reward_run._write
+    monkeypatch.setattr(reward_run, "_write", die)
+    assert reward(*flags)[0] == 130
+    tuned = StructuredRewardModel.from_pretrained(tmp_path / "run" / "tuned")
+    monkeypatch.setattr(reward_run, "_write", write)
+    monkeypatch.setattr("transformers.Trainer.train", lambda *a, **k: pytest.fail("tuned again"))
+    status, _, errors = reward(*flags, "--resume")
+    assert status == 0, errors
+    final = StructuredRewardModel.from_pretrained(tmp_path / "run" / "model")
+    pairs = zip(tuned.backbone.parameters(), final.backbone.parameters(), strict=True)
+    assert all((one == two).all() for one, two in pairs)
+
+
+def test_the_report_can_be_written_again(reward, cli, tmp_path):
+    assert reward()[0] == 0
+    page = tmp_path / "page.html"
+    status, shown, errors = cli("report", tmp_path / "run", "--out", page)
+    assert status == 0, errors
+    assert "Most confident mistakes" in page.read_text("utf-8") and str(page) in shown
+
+
 def test_pairs_out_of_sampled_answers(reward, pairs, tmp_path):
     prompts = tmp_path / "prompts.jsonl"
     rows = [
