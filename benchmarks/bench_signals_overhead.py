@@ -93,7 +93,7 @@ def measure(lora: bool, config: LifespanConfig, blocks: int, steps: int, seed: i
 def main() -> None:
     """Run every condition and record the ratios."""
     args = parser(__doc__).parse_args()
-    blocks, steps = (6, 6) if args.full else (3, 2)
+    blocks, steps = (6, 6) if args.full else (2, 2)
     rows = []
     for kind in ("hidden", "exact"):
         for name in ("lora", "full"):
