@@ -203,9 +203,12 @@ def local(examples: Examples, part: Tensor) -> tuple[Examples, Tensor]:
 def _keep_best(state: HeadState, heads: RewardHeads, found: Tensor) -> None:
     """Copy the weights of the heads that are better than ever."""
     for column, name in enumerate(heads.heads):
-        if found[column] < state.best[column]:
-            state.best[column] = found[column]
-            state.best_epoch[column] = state.epoch
+        # Without a validation example nothing says which epoch is best: the last one stays.
+        unknown = bool(found[column].isnan())
+        if unknown or found[column] < state.best[column]:
+            if not unknown:
+                state.best[column] = found[column]
+                state.best_epoch[column] = state.epoch
             for key, value in heads.heads[name].state_dict().items():
                 state.weights[f"heads.{name}.{key}"] = value.detach().clone()
 

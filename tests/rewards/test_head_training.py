@@ -172,6 +172,15 @@ def test_a_constant_coordinate_says_nothing():
     assert (standard[:, 3] == 0).all()
 
 
+def test_a_dimension_without_validation_keeps_its_last_epoch(data):
+    features = features_of(data)
+    validation = data.splits["validation"]
+    some = validation.select(validation.pair_dimension == 0, torch.zeros(0, dtype=torch.bool))
+    heads = fresh(features)
+    train_heads(heads, features, data.splits["train"], some, config(epochs=20, patience=20))
+    assert accuracy(heads, features, data.splits["test"], 1) == 1.0
+
+
 def test_mixed_rows_and_one_sided_data():
     rows = preference_rows(10)
     data = reward_data([r for r in rows if r["dimension"] == "logic"], rating_rows(40), DIMENSIONS)
