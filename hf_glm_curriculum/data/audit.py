@@ -54,7 +54,7 @@ def audit_records(
 ) -> RecordAudit:
     """Look for faulty, repeated and contradictory records, and count how varied they are.
 
-    One pass over the rows and one over the candidate pairs. Memory holds some 60 bytes a row and
+    One pass over the rows and one over the candidate pairs. Memory holds some 50 bytes a row and
     150 a finding; texts and the ``4 * num_perm`` bytes of a row's signature lie in temporary files
     where they are many (texts that are given as a list stay where they are).
 
