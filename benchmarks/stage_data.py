@@ -1,9 +1,9 @@
 """Real text and real instructions for ``stage_switch``, as rows of tokens.
 
-Pre-training text: English contracts and the CommonMark specification (``$HGC_DATA`` or
-``../shared/data``), and the docstrings of the installed standard library. Instructions:
-self-instruct's seed and user-oriented tasks, TruthfulQA with its best answers, GSM8K. A part of
-each kind is held out, in whole sections and whole rows.
+Pre-training text: English contracts, the CommonMark specification, GSM8K's problems with their
+solutions as prose (``$HGC_DATA`` or ``../shared/data``), and the docstrings of the installed
+standard library. Instructions: self-instruct's seed and user-oriented tasks, TruthfulQA with its
+best answers. A part of each kind is held out, in whole sections and whole rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ _SPECIAL = ["<pad>", "<end>", "<user>", "<assistant>"]
 
 @dataclass
 class StageData:
-    """Tokenised rows: ``input_ids`` and ``labels``, at most ``width`` long."""
+    """Tokenised rows: ``input_ids`` and ``labels``, at most ``width`` long.
+
+    Rows of instructions hold several conversations, so that they have about as many tokens as rows
+    of text; those held out hold one.
+    """
 
     pretrain: Dataset
     instruction: Dataset
@@ -41,7 +45,7 @@ class StageData:
 
 
 def documents() -> list[str]:
-    """English texts: contracts, a specification, docstrings gathered by module."""
+    """English texts: contracts, a specification, problems, docstrings gathered by module."""
     folder = data_folder()
     paths = [*sorted((folder / "longdoc_contracts_en").glob("*.md"))]
     paths.append(folder / "longdoc_commonmark" / "spec.txt")
@@ -49,6 +53,9 @@ def documents() -> list[str]:
     for path in paths:
         # Cut at headings, so that held-out sections are whole and come from every document.
         texts += [f"#{part}" for part in path.read_text("utf-8").split("\n#") if len(part) > 200]
+    for line in (folder / "logic_gsm8k" / "test.jsonl").read_text("utf-8").splitlines():
+        record = json.loads(line)
+        texts.append(f"{record['question']}\n{record['answer']}")
     return texts + list(_docstrings())
 
 
@@ -69,7 +76,7 @@ def _docstrings() -> Iterator[str]:
 
 
 def instructions() -> list[tuple[str, str]]:
-    """(prompt, answer) of all three sets."""
+    """(prompt, answer) of both sets."""
     folder = data_folder()
     pairs = [(question, answer) for question, answer, _ in truthful()]
     for name in ("seed_tasks.jsonl", "user_oriented_instructions.jsonl"):
@@ -78,9 +85,6 @@ def instructions() -> list[tuple[str, str]]:
             for one in record["instances"]:
                 prompt = "\n".join(filter(None, (record["instruction"], one["input"].strip())))
                 pairs.append((prompt, one["output"].strip()))
-    for line in (folder / "logic_gsm8k" / "test.jsonl").read_text("utf-8").splitlines():
-        record = json.loads(line)
-        pairs.append((record["question"], record["answer"]))
     return pairs
 
 
@@ -108,7 +112,7 @@ def build(width: int, vocabulary: int, seed: int = 0, heldout: int = 96) -> Stag
     ]
     return StageData(
         Dataset.from_list(chunks[0]),
-        Dataset.from_list(rows[0]),
+        Dataset.from_list(list(_filled(rows[0], width))),
         Dataset.from_list(shuffled.sample(chunks[1], min(heldout, len(chunks[1])))),
         Dataset.from_list(rows[1][:heldout]),
         tokenizer.get_vocab_size(),
@@ -136,6 +140,16 @@ def _chunks(tokenizer: Tokenizer, texts: list[str], width: int) -> Iterator[dict
     for start in range(0, len(stream) - width, width):
         part = stream[start : start + width]
         yield {"input_ids": part, "labels": part}
+
+
+def _filled(rows: list[dict[str, list[int]]], width: int) -> Iterator[dict[str, list[int]]]:
+    """Put conversations one behind the other, as long as they fit into a row."""
+    filled: dict[str, list[int]] = {"input_ids": [], "labels": []}
+    for row in rows:
+        if len(filled["input_ids"]) + len(row["input_ids"]) > width:
+            yield filled
+            filled = {"input_ids": [], "labels": []}
+        filled = {name: filled[name] + row[name] for name in filled}
 
 
 def _row(tokenizer: Tokenizer, prompt: str, answer: str, width: int) -> dict[str, list[int]] | None:

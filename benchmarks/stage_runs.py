@@ -34,16 +34,20 @@ TEXT, INSTRUCTIONS = "text", "instructions"
 class Plan:
     """Sizes of a run; steps are optimizer steps."""
 
-    pretrain_steps: int = 700
-    sft_steps: int = 100
-    fork: int = 540
-    rows: int = 16
-    width: int = 160
+    pretrain_steps: int = 800
+    sft_steps: int = 40
+    fork: int = 716
+    rows: int = 12
+    width: int = 128
     vocabulary: int = 2048
     hidden: int = 128
     blocks: int = 6
     learning_rate: float = 2e-3
     warmup: int = 40
+    decay: float = 0.2
+    """Share of pre-training, at its end, in which the learning rate falls to that of tuning."""
+    sft_rate: float = 0.3
+    """Learning rate of instruction tuning, as a share of the peak."""
     early: float = 0.1
     """Share of the instruction steps that counts as right after the switch."""
 
@@ -209,12 +213,14 @@ class Stop(TrainerCallback):
 
 
 def rate(step: int, plan: Plan, rewarm: int) -> float:
-    """Warm-up, a plateau up to the switch, a linear fall to 0 at the end."""
+    """Warm-up, plateau, a linear fall that ends with pre-training, and one to 0 over tuning."""
     if step < plan.pretrain_steps:
-        return min(1.0, (step + 1) / plan.warmup)
+        left = (plan.pretrain_steps - step) / (plan.decay * plan.pretrain_steps)
+        fall = plan.sft_rate + (1.0 - plan.sft_rate) * min(1.0, left)
+        return min(fall, (step + 1) / plan.warmup)
     done = step - plan.pretrain_steps
     again = min(1.0, (done + 1) / rewarm) if rewarm else 1.0
-    return again * (1.0 - done / plan.sft_steps)
+    return plan.sft_rate * again * (1.0 - done / plan.sft_steps)
 
 
 def trainer_for(
