@@ -103,9 +103,9 @@ def _train_and_report(
     """Do what `run_reward` says."""
     from hf_glm_curriculum.commands.reward_data import data_of
     from hf_glm_curriculum.commands.reward_report import write_reward_report
-    from hf_glm_curriculum.commands.sft_train import _check_trackers
+    from hf_glm_curriculum.commands.sft_train import check_trackers
 
-    _check_trackers(config.report_to)
+    check_trackers(config.report_to)
     model = load_reward_backbone(config, plan)
     data = data_of(config, plan)
     run = _Run(config, plan, model, data)

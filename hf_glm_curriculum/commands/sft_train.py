@@ -165,7 +165,7 @@ def training_arguments(config: TrainingSettings, **more: Any) -> Any:
         from transformers import TrainingArguments as kind
 
         extra = {}
-    _check_trackers(config.report_to)
+    check_trackers(config.report_to)
     try:
         return kind(**{**_arguments(config), **extra, **more})
     except (ValueError, ImportError) as error:
@@ -205,7 +205,7 @@ def _arguments(config: TrainingSettings) -> dict[str, Any]:
     }
 
 
-def _check_trackers(names: Sequence[str]) -> None:
+def check_trackers(names: Sequence[str]) -> None:
     """Refuse trackers that are unknown or not installed, before anything is written.
 
     Raises:
