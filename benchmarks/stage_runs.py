@@ -276,6 +276,15 @@ def base_checkpoint(plan: Plan, data: StageData, work: Path, seed: int) -> Path:
     return checkpoint
 
 
+def _relevant(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings without those of gates that are off."""
+    config = dict(settings["config"])
+    if not config["gates"]:
+        for name in ("gamma_bottom", "gamma_top", "pretrain_floor", "instruction_floor"):
+            del config[name]
+    return {**settings, "config": config}
+
+
 def run_arm(arm: Arm, plan: Plan, data: StageData, work: Path, seed: int) -> dict[str, Any]:
     """Train an arm from the fork, unless its result is there; returns curves and totals."""
     kept = work / f"{arm.name.replace(' ', '_')}_seed{seed}.json"
@@ -283,7 +292,7 @@ def run_arm(arm: Arm, plan: Plan, data: StageData, work: Path, seed: int) -> dic
     settings |= {"rewarm": arm.rewarm}
     if kept.exists():
         found = json.loads(kept.read_text("utf-8"))
-        if found["settings"] == json.loads(json.dumps(settings)):
+        if _relevant(found["settings"]) == _relevant(json.loads(json.dumps(settings))):
             return found
     checkpoint = base_checkpoint(plan, data, work, seed)
     curves = Curves(plan, data)

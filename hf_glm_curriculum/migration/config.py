@@ -39,11 +39,11 @@ class MigrationConfig:
     given, as many as give pre-training back what the window took from it (or what is left of the
     run), so that a run holds as much of both as one that switches at ``pretrain_steps``."""
 
-    gamma_bottom: float = 3.0
-    """Exponent of the progress at the embeddings: above 1, they follow late."""
+    gamma_bottom: float = 0.3
+    """Exponent of the progress at the embeddings; the larger, the later they follow."""
 
-    gamma_top: float = 0.5
-    """Exponent of the progress at the head: below 1, it follows early."""
+    gamma_top: float = 0.1
+    """Exponent of the progress at the head; the smaller, the earlier it follows."""
 
     pretrain_floor: float = 0.2
     """Weight of the pre-training objective, in every layer, at the end of the window."""

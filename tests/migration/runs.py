@@ -24,8 +24,8 @@ HOSTS = {
     "sft": {"sft": True},
     "sft_nll": {"sft": True, "loss_type": "nll"},
 }
-ALL = MigrationConfig(window=1.0)
-"""A window as long as the run."""
+ALL = MigrationConfig(window=1.0, gamma_bottom=3.0, gamma_top=0.5)
+"""A window as long as the run, and layers far apart in it."""
 
 ONES = MigrationConfig(window=1.0, pretrain_floor=1.0, instruction_floor=1.0)
 """Gates that are on and weigh nothing."""

@@ -23,6 +23,8 @@ from tests.conftest import REPOSITORY
 from tests.migration.runs import ROWS, migration, run
 from tests.migration.tiny import combined, family, gradients, random_batch, token_losses
 
+STEEP = MigrationConfig(gamma_bottom=3.0, gamma_top=0.5)
+
 _SCRIPT = """
 import os, sys
 sys.path.insert(0, {root!r})
@@ -84,7 +86,7 @@ def _sharded(rank: int, folder: str, kind: str, checkpointed: bool) -> None:
     assert all(isinstance(p, DTensor) for p in model.parameters())
     gates = LayerGates(model)
     gates.attach()
-    gates.set_weights(layer_weights(0.3, gates.blocks, MigrationConfig()))
+    gates.set_weights(layer_weights(0.3, gates.blocks, STEEP))
     for seed in (1, 2):  # accumulated
         losses, _ = token_losses(model, random_batch(seed=10 * rank + seed))
         (losses * gates.assign(torch.tensor([0, 1, 0, 1]))[:, None]).sum().backward()
@@ -106,7 +108,7 @@ def test_sharded_parameters_have_the_gradients_of_whole_ones(kind, checkpointed,
     twin.load_state_dict(model.state_dict())
     batches = [random_batch(seed=10 * rank + seed) for rank in (0, 1) for seed in (1, 2)]
     objective = torch.tensor([0, 1, 0, 1])[:, None]
-    weights = layer_weights(0.3, 3, MigrationConfig())
+    weights = layer_weights(0.3, 3, STEEP)
     from tests.migration.tiny import tied_sum
 
     theirs = tied_sum(combined(twin, batches, [objective] * 4, weights), model)

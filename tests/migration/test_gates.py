@@ -37,12 +37,15 @@ from tests.migration.tiny import (
 )
 
 MIXED = torch.tensor([0, 1, 0, 1])
+STEEP = MigrationConfig(gamma_bottom=3.0, gamma_top=0.5)
+"""Exponents that set the layers far apart."""
+
 TIES = pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 KINDS = pytest.mark.parametrize("kind", FAMILIES)
 
 
 def weights_for(model: nn.Module, p: float = 0.3) -> torch.Tensor:
-    return layer_weights(p, len(decoder_layers(model)), MigrationConfig())
+    return layer_weights(p, len(decoder_layers(model)), STEEP)
 
 
 def gated(
@@ -229,7 +232,7 @@ def test_forward_values_do_not_change(kind):
 
 
 def test_factors_multiply_up_to_one_rounding():
-    weights = layer_weights(0.2, 40, MigrationConfig())
+    weights = layer_weights(0.2, 40, STEEP)
     for dtype, rounding in (
         (torch.bfloat16, 2**-8),
         (torch.float16, 2**-10),

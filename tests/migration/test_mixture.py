@@ -74,8 +74,11 @@ def test_what_is_trained_on_follows_the_schedule(sft, streamed, tmp_path, caplog
     assert "belong to no known source" not in caplog.text
 
 
-@pytest.mark.parametrize("step", [4, 8, 14], ids=["before", "window", "ramp"])
-@HOSTS
+@pytest.mark.parametrize(
+    ("sft", "step"),
+    [(False, 4), (True, 8), (False, 14)],
+    ids=["trainer-before", "sft-window", "trainer-ramp"],
+)
 def test_a_resumed_run_equals_an_uninterrupted_one(sft, step, tmp_path):
     saving = {"save_strategy": "steps", "save_steps": 2}
     straight = trained(tmp_path / "a", mixture(), sft, **saving)

@@ -96,7 +96,7 @@ def test_roundings_do_not_pile_up_over_layers(mode, dtype):
     Measured as the projection of the gated gradient on the plain one, which averages the backward's
     own rounding out.
     """
-    weights = layer_weights(0.35, BLOCKS, MigrationConfig())
+    weights = layer_weights(0.35, BLOCKS, MigrationConfig(gamma_bottom=3.0, gamma_top=0.5))
     scale = 2.0**10 if dtype == "fp16" else 1.0
     plain = backward(dtype, mode, None, None, scale)
     found = backward(dtype, mode, INSTRUCTION, weights, scale)
@@ -110,7 +110,9 @@ def test_roundings_do_not_pile_up_over_layers(mode, dtype):
 
 def test_gradients_are_never_larger_than_without_gates():
     """Quotients above 1 (pre-training, downwards) only take back what was divided above."""
-    weights = layer_weights(0.9, BLOCKS, MigrationConfig(pretrain_floor=0.01))
+    weights = layer_weights(
+        0.9, BLOCKS, MigrationConfig(gamma_bottom=3.0, gamma_top=0.5, pretrain_floor=0.01)
+    )
     assert (weights[0, :-1] / weights[0, 1:]).max() > 1.5
     seen: dict[str, torch.Tensor] = {}
 

@@ -31,7 +31,7 @@ def test_progress_of_a_layer_is_a_power():
 
 @pytest.mark.parametrize("p", [0.0, 1e-9, 0.1, 0.5, 1.0])
 def test_weights_of_a_layer(p):
-    config = MigrationConfig()
+    config = MigrationConfig(gamma_bottom=3.0, gamma_top=0.5)
     pretrain, instruction = layer_weights(p, 4, config)
     progress = layer_progress(p, 4, 3.0, 0.5)
     assert torch.equal(pretrain, 1 - 0.8 * progress)
