@@ -29,8 +29,8 @@ EVIL = "<script>window.bad=1</script><img src=x onerror='window.bad=1'> ${window
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
     """Headless Chromium; `$HGC_BROWSER` names another one."""
     for module, extra in (("gradio", "review"), ("playwright", "dev")):
         if not available(module):
@@ -41,9 +41,17 @@ def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
+        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def browser(chromium: Any) -> Iterator[Any]:
+    """A browser whose pages close with the test: open ones go on asking a server that is gone."""
+    yield chromium
+    for context in list(chromium.contexts):
+        context.close()
 
 
 class Server:
