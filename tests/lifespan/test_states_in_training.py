@@ -48,8 +48,13 @@ class Remembering(SampleLifespanCallback):
 
     _last = None
 
-    def _write_dump(self, signals, state) -> None:
-        self._last = signals
+    def on_train_begin(self, *args, **kwargs) -> None:
+        super().on_train_begin(*args, **kwargs)
+
+        def remember(signals, step) -> None:
+            self._last = signals
+
+        self._dump.write = remember
 
 
 def observe_all(ledger) -> None:
