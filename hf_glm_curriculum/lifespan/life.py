@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hf_glm_curriculum.data.index import SampleIndex
 from hf_glm_curriculum.errors import StateError
@@ -210,10 +210,12 @@ class SampleLife:
         suspicion = weighting.suspicion(means, self.population)
         if not self._text_reading.numel():
             return suspicion
-        known = nn.functional.pad(
-            self._text_reading, (0, len(self.ledger) - len(self._text_reading))
-        )
-        return weighting.with_text(suspicion, known[rows])
+        if isinstance(rows, slice):
+            rows = torch.arange(len(self.ledger), device=self.device)[rows]
+        # Samples met later than the data set's own rows have no reading.
+        known = rows < len(self._text_reading)
+        found = self._text_reading[torch.where(known, rows, 0)]
+        return weighting.with_text(suspicion, torch.where(known, found, 0.0))
 
     def flush(self) -> int:
         """Give rows to samples met since the last flush that nobody knew; copies to the host.

@@ -14,8 +14,9 @@ from hf_glm_curriculum.csv_dump import CsvDump
 from hf_glm_curriculum.errors import StateError
 from hf_glm_curriculum.losses.composite import CompositeLoss
 from hf_glm_curriculum.losses.objective import CompositeObjective
-from hf_glm_curriculum.losses.run_state import restore_state, run_folder, save_state, will_log
+from hf_glm_curriculum.losses.run_state import restore_state, save_state, will_log
 from hf_glm_curriculum.reporting import RunReporter, reporter_for
+from hf_glm_curriculum.signals.checkpoints import run_folder
 from hf_glm_curriculum.signals.hosts import refuse_host
 from hf_glm_curriculum.signals.probe import Subscription, probe_for
 from hf_glm_curriculum.signals.scope import RunScope
@@ -103,7 +104,7 @@ class CompositeLossCallback(TrainerCallback):
         composite.check_run(state.max_steps)
         probe = probe_for(model)
         probe.compiled |= bool(getattr(args, "torch_compile", False))
-        self._reporter = reporter_for(run_folder(args))
+        self._reporter = reporter_for(run_folder(args, state))
         self._reporter.begin(args, state, control)
         self._open_dump(state)
         self._scope = RunScope()

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hf_glm_curriculum.losses.composite import CompositeLoss
-from hf_glm_curriculum.signals.checkpoints import resume_folder, state_path
+from hf_glm_curriculum.signals.checkpoints import resume_folder, run_folder, state_path
 from hf_glm_curriculum.storage import atomic_write_json, read_json
 
 if TYPE_CHECKING:
     from transformers import TrainerState, TrainingArguments
 
 logger = logging.getLogger(__name__)
-
-
-def run_folder(args: TrainingArguments) -> Path:
-    """The run's folder; transformers fills in a default where the user names none."""
-    return Path(args.output_dir or "trainer_output")
 
 
 def save_state(
@@ -35,7 +29,7 @@ def save_state(
     """
     if not state.is_world_process_zero:
         return
-    folder = run_folder(args) / f"checkpoint-{state.global_step}"
+    folder = run_folder(args, state) / f"checkpoint-{state.global_step}"
     path = state_path(folder, name).with_suffix(".json")
     atomic_write_json(path, {**composite.state_dict(), **extra})
 
@@ -51,7 +45,7 @@ def restore_state(
     Raises:
         StateError: if it cannot be read, or names terms that the composite does not know.
     """
-    folder = resume_folder(run_folder(args), state.global_step)
+    folder = resume_folder(run_folder(args, state), state.global_step)
     path = state_path(folder, name).with_suffix(".json")
     if not path.exists():
         logger.warning(

@@ -22,8 +22,9 @@ from hf_glm_curriculum.losses.edits import (
     planned,
     read_control,
 )
-from hf_glm_curriculum.losses.run_state import restore_state, run_folder, save_state, will_log
+from hf_glm_curriculum.losses.run_state import restore_state, save_state, will_log
 from hf_glm_curriculum.reporting import RunReporter, reporter_for
+from hf_glm_curriculum.signals.checkpoints import run_folder
 from hf_glm_curriculum.signals.distributed import from_first_rank, world_size
 from hf_glm_curriculum.storage import atomic_write_json
 
@@ -99,7 +100,7 @@ class LossSwapCallback(TrainerCallback):
             StateError: if the checkpoint's terms are not known here, or the folder is not
                 writable.
         """
-        folder = run_folder(args)
+        folder = run_folder(args, state)
         self._path = self.control_file or folder / CONTROL_FILE
         self._status = status_path(folder)
         self._digest, self._stamp, self._refusal = "", (), ""

@@ -36,7 +36,7 @@ from hf_glm_curriculum.migration.schedule import (
 )
 from hf_glm_curriculum.migration.tally import ObjectiveTally
 from hf_glm_curriculum.reporting import RunReporter, reporter_for
-from hf_glm_curriculum.signals.checkpoints import resume_folder, state_path
+from hf_glm_curriculum.signals.checkpoints import resume_folder, run_folder, state_path
 from hf_glm_curriculum.signals.distributed import sum_over_ranks, world_size
 from hf_glm_curriculum.signals.hosts import refuse_host
 from hf_glm_curriculum.signals.microbatch import Microbatch, SampleSignals
@@ -159,7 +159,7 @@ class ObjectiveMigrationCallback(TrainerCallback):
             self._injection.mixture.connect(args)
             if self._asks:
                 self._injection.begin(self.schedule, state.global_step)
-        self._reporter = reporter_for(_run_folder(args))
+        self._reporter = reporter_for(run_folder(args, state))
         self._reporter.begin(args, state, control)
         self._open_dump(state)
         self._hook(model, gates, bool(getattr(args, "torch_compile", False)))
@@ -228,7 +228,7 @@ class ObjectiveMigrationCallback(TrainerCallback):
         metadata["logged_step"] = str(self._logged_step)
         if self._injection is not None:
             metadata["injection"] = json.dumps(self._injection.state_dict(state.global_step))
-        folder = _run_folder(args) / f"checkpoint-{state.global_step}"
+        folder = run_folder(args, state) / f"checkpoint-{state.global_step}"
         save_tensors(state_path(folder, self.name), self._tally.tensors(), metadata)
 
     def on_train_end(
@@ -241,7 +241,9 @@ class ObjectiveMigrationCallback(TrainerCallback):
         if reporter is None or schedule is None:
             return
         if state.is_world_process_zero:
-            write_outputs(_run_folder(args), self.name, schedule, blocks, self._tally.totals())
+            write_outputs(
+                run_folder(args, state), self.name, schedule, blocks, self._tally.totals()
+            )
         reporter.end()
 
     # -- what hooks call ---------------------------------------------------------------------
@@ -315,7 +317,7 @@ class ObjectiveMigrationCallback(TrainerCallback):
         return found | _layer_summary(weights, found.get("ratio_trained", 0.0))
 
     def _restore(self, args: TrainingArguments, state: TrainerState) -> bool:
-        folder = resume_folder(_run_folder(args), state.global_step)
+        folder = resume_folder(run_folder(args, state), state.global_step)
         path = state_path(folder, self.name)
         if not path.exists():
             self._say(
@@ -367,8 +369,3 @@ def _layer_summary(weights: Tensor, ratio: float) -> dict[str, float]:
 
 def _as_json(config: MigrationConfig) -> str:
     return json.dumps(dataclasses.asdict(config))
-
-
-def _run_folder(args: TrainingArguments) -> Path:
-    # transformers fills in a default where the user names none.
-    return Path(args.output_dir or "trainer_output")

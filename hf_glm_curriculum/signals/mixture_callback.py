@@ -10,7 +10,7 @@ from transformers import TrainerCallback
 from hf_glm_curriculum.data.mixture import CurriculumMixture
 from hf_glm_curriculum.errors import StateError
 from hf_glm_curriculum.reporting import RunReporter, reporter_for
-from hf_glm_curriculum.signals.checkpoints import resume_folder, state_path
+from hf_glm_curriculum.signals.checkpoints import resume_folder, run_folder, state_path
 from hf_glm_curriculum.storage import atomic_write_json, read_json
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class MixtureCallback(TrainerCallback):
                 self._counted = dict(zip(self.mixture.source_names, counts, strict=True))
         else:
             self.mixture.reset()
-        self._reporter = reporter_for(Path(args.output_dir or "trainer_output"))
+        self._reporter = reporter_for(run_folder(args, state))
         self._reporter.begin(args, state, control)
 
     def on_log(
@@ -85,7 +85,7 @@ class MixtureCallback(TrainerCallback):
         """
         if not state.is_world_process_zero:
             return
-        folder = Path(args.output_dir or "trainer_output") / f"checkpoint-{state.global_step}"
+        folder = run_folder(args, state) / f"checkpoint-{state.global_step}"
         path = state_path(folder, self.name).with_suffix(".json")
         atomic_write_json(path, self.mixture.state_dict(state.global_step))
 
@@ -96,7 +96,7 @@ class MixtureCallback(TrainerCallback):
         self._reporter = None
 
     def _saved(self, args: TrainingArguments, state: TrainerState) -> Path:
-        folder = resume_folder(Path(args.output_dir or "trainer_output"), state.global_step)
+        folder = resume_folder(run_folder(args, state), state.global_step)
         path = state_path(folder, self.name).with_suffix(".json")
         if not path.exists():
             raise StateError(
