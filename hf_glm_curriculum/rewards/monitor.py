@@ -17,7 +17,7 @@ from transformers import TrainerCallback
 from hf_glm_curriculum.errors import ConfigError
 from hf_glm_curriculum.reporting import RunReporter, reporter_for
 from hf_glm_curriculum.rewards.hacking import Alarm, MonitorConfig, find_alarms
-from hf_glm_curriculum.signals.checkpoints import STATE_FOLDER, resume_folder
+from hf_glm_curriculum.signals.checkpoints import STATE_FOLDER, resume_folder, run_folder
 from hf_glm_curriculum.signals.distributed import from_first_rank
 from hf_glm_curriculum.storage import atomic_write_json, read_json
 
@@ -166,10 +166,10 @@ class RewardHackingMonitor(TrainerCallback):
         self.load_state_dict({"series": {}, "held": {}, "seen": 0, "ever": []})
         self.alarms = []
         if state.global_step > 0:
-            path = self._path(resume_folder(args.output_dir or "", state.global_step))
+            path = self._path(resume_folder(run_folder(args, state), state.global_step))
             if path.exists():
                 self.load_state_dict(read_json(path))
-        self._reporter = reporter_for(args.output_dir or "trainer_output")
+        self._reporter = reporter_for(run_folder(args, state))
         self._reporter.begin(args, state, control)
 
     def on_log(
@@ -205,7 +205,7 @@ class RewardHackingMonitor(TrainerCallback):
             StateError: if the disk is full or the folder is not writable.
         """
         if state.is_world_process_zero and self._reporter is not None:
-            folder = Path(args.output_dir or "trainer_output") / f"checkpoint-{state.global_step}"
+            folder = run_folder(args, state) / f"checkpoint-{state.global_step}"
             atomic_write_json(self._path(folder), self.state_dict())
 
     def on_train_end(
