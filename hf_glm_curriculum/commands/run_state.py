@@ -18,7 +18,7 @@ from hf_glm_curriculum.errors import StateError
 from hf_glm_curriculum.evaluation.run_folder import EVALUATION, REPORT_FILE, RUN_FILE
 from hf_glm_curriculum.optional import version_of
 from hf_glm_curriculum.reporting import METRICS_FILE
-from hf_glm_curriculum.signals.checkpoints import state_path
+from hf_glm_curriculum.signals.checkpoints import last_checkpoint
 from hf_glm_curriculum.storage import atomic_write_json, ensure_folder, read_json, writing
 
 CALLBACK = "lifespan"
@@ -96,19 +96,6 @@ def plan_folder(
         f"output_dir {folder} holds {status}; pass --resume to go on with it, --overwrite to throw "
         "it away, or choose another folder"
     )
-
-
-def last_checkpoint(folder: Path, name: str = CALLBACK) -> Path | None:
-    """The newest checkpoint that is whole: a kill while saving leaves one that is not."""
-    found = {
-        int(step): path
-        for path in folder.glob("checkpoint-*")
-        if (step := path.name.removeprefix("checkpoint-")).isdigit()
-    }
-    for _, path in sorted(found.items(), reverse=True):
-        if (path / "trainer_state.json").exists() and state_path(path, name).exists():
-            return path
-    return None
 
 
 def check_writable(folder: Path) -> None:

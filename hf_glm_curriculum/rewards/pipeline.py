@@ -90,6 +90,8 @@ class RewardPipeline:
         shaper: normalisation and penalties; none without it.
         unlock: which dimensions are in use; all without it.
         score_options: handed to `model.score_texts`, such as ``{"too_long": "cut"}``.
+        bounded: whether scores are levels in [0, 1]. Without, any finite number is a score, and
+            neither gate nor unlocking, which read levels, can be used.
 
     Raises:
         ConfigError: if a part is of other dimensions than the model.
@@ -104,8 +106,15 @@ class RewardPipeline:
         *,
         unlock: ProgressiveUnlock | None = None,
         score_options: Mapping[str, Any] | None = None,
+        bounded: bool = True,
     ) -> None:
-        self.model = model
+        self.model, self.bounded = model, bounded
+        for field, part in (("gate", gate), ("unlock", unlock)):
+            if part is not None and not bounded:
+                raise ConfigError(
+                    f"{field}: reads levels in [0, 1], and this reward is any number; pass it "
+                    "through ScalarReward, or leave the part out"
+                )
         self.dimensions = tuple(model.config.dimensions)
         self.gate, self.shaper, self.unlock = gate, shaper, unlock
         for field, part in (("gate", gate), ("shaper", shaper)):
@@ -147,13 +156,46 @@ class RewardPipeline:
             DataError: if the model gives another shape, or a score outside [0, 1].
         """
         output = self.model.score_texts(prompts, responses, **self.score_options)
-        scores, confidence = scores_of(output)
+        return self.judge(
+            *scores_of(output),
+            responses,
+            n_tokens=n_tokens,
+            ended=ended,
+            refusal_ok=refusal_ok,
+            update=update,
+        )
+
+    def judge(
+        self,
+        scores: Tensor,
+        confidence: Tensor,
+        responses: Sequence[str],
+        *,
+        n_tokens: Sequence[int] | Tensor | None = None,
+        ended: Sequence[bool] | Tensor | None = None,
+        refusal_ok: Sequence[bool] | Tensor | None = None,
+        update: bool = True,
+    ) -> ScoredBatch:
+        """Everything `score` does once the model has spoken.
+
+        Args:
+            scores: [B, D]; NaN is null.
+            confidence: [B, D] in [0, 1].
+            responses: B texts.
+            n_tokens: as `score` takes it.
+            ended: as `score` takes it.
+            refusal_ok: as `score` takes it.
+            update: as `score` takes it.
+
+        Raises:
+            DataError: if shapes do not fit, or a score lies outside [0, 1] where scores are levels.
+        """
         if scores.shape[0] != len(responses):
             raise DataError(
                 f"scores: the reward model returned {scores.shape[0]} rows for {len(responses)} "
                 "responses"
             )
-        check_scores(scores, self.dimensions)
+        check_scores(scores, self.dimensions, bounded=self.bounded)
         check_scores(confidence, self.dimensions, field="confidence", allow_null=False)
         unlocked = None if self.unlock is None else self.unlock.unlocked(self.dimensions)
         stage = None if self.unlock is None else self.unlock.stage

@@ -59,3 +59,21 @@ def resume_folder(output_dir: str | os.PathLike[str], step: int) -> Path:
                 return Path(given)
         frame = frame.f_back
     return Path(output_dir) / f"checkpoint-{step}"
+
+
+def last_checkpoint(folder: Path, name: str) -> Path | None:
+    """The newest checkpoint that is whole: a kill while saving leaves one that is not.
+
+    Args:
+        folder: the run's.
+        name: of the callback without whose state a checkpoint is not whole.
+    """
+    found = {
+        int(step): path
+        for path in folder.glob("checkpoint-*")
+        if (step := path.name.removeprefix("checkpoint-")).isdigit()
+    }
+    for _, path in sorted(found.items(), reverse=True):
+        if (path / "trainer_state.json").exists() and state_path(path, name).exists():
+            return path
+    return None

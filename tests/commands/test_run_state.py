@@ -9,11 +9,11 @@ from hf_glm_curriculum.commands.run_state import (
     cached,
     check_writable,
     clear_run,
-    last_checkpoint,
     plan_folder,
     run_record,
 )
 from hf_glm_curriculum.errors import ConfigError, StateError
+from hf_glm_curriculum.signals.checkpoints import last_checkpoint
 
 
 def checkpoint(folder, step, whole=True):
@@ -49,7 +49,7 @@ def test_resume_takes_the_newest_whole_checkpoint_by_number(tmp_path):
 def test_resume_without_a_checkpoint_starts_anew(tmp_path):
     (tmp_path / "run.json").write_text('{"status": "running"}')
     assert plan_folder(tmp_path, resume=True, overwrite=False).checkpoint is None
-    assert last_checkpoint(tmp_path) is None
+    assert last_checkpoint(tmp_path, "lifespan") is None
 
 
 @pytest.mark.parametrize(
