@@ -59,11 +59,14 @@ def load_config(
         overrides: Name → value, or `"name=value"` strings whose values are read as YAML. Names
             are fields, `outer.inner`, or an inner field's own name where it is unambiguous.
 
+    A class may have a class method ``canonical_keys(tree, path)`` that brings other names for its
+    settings, in the file at `path`, into its own.
+
     Raises:
         ConfigError: The file cannot be read, a key is unknown (the nearest valid one is named),
             or a value has the wrong type or breaks a rule of the class.
     """
-    tree = {} if path is None else _nest(cls, read_yaml(path), f"{os.fspath(path)}: ")
+    tree = {} if path is None else _nest(cls, _read_for(cls, path), f"{os.fspath(path)}: ")
     if overrides is not None and not isinstance(overrides, Mapping):
         overrides = _parse_assignments(cls, overrides)
     _merge(tree, _nest(cls, overrides or {}, ""))
@@ -90,6 +93,12 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
             "write one `key: value` a line"
         )
     return tree or {}
+
+
+def _read_for(cls: type, path: str | os.PathLike[str]) -> Mapping[Any, Any]:
+    """A YAML file in the keys of the class."""
+    tree, rename = read_yaml(path), getattr(cls, "canonical_keys", None)
+    return tree if rename is None else rename(tree, path)
 
 
 def add_config_flags(parser: argparse.ArgumentParser, cls: type) -> None:

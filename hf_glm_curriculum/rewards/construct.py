@@ -91,7 +91,7 @@ def rule_ranker(prompt: str, answers: Sequence[str], row: Mapping[str, Any]) -> 
     Raises:
         DataError: The check is malformed.
     """
-    check = _check_of(row)
+    check = own_check(row)
     if check is None:
         return [None] * len(answers)
     return [float(check_answer(answer, check)) for answer in answers]
@@ -270,12 +270,17 @@ def _checked(row: Mapping[str, Any], number: int) -> Row:
     return dict(row)
 
 
-def _check_of(row: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def own_check(row: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """A row's `answer_check` as it was written, from JSON text too; None without one.
+
+    Raises:
+        DataError: It is text and no JSON object.
+    """
     check = row.get("answer_check")
+    if check is None or check == "null":
+        return None
     if isinstance(check, str):
         return read_check(check)
-    if check is None:
-        return None
     # A column of checks fills the fields of other kinds with null.
     return {
         key: value for key, value in cast(Mapping[str, Any], check).items() if value is not None
@@ -290,7 +295,7 @@ def _dimension_of(row: Mapping[str, Any]) -> str:
     """
     if isinstance(row.get("dimension"), str):
         return row["dimension"]
-    check = _check_of(row) or {}
+    check = own_check(row) or {}
     kind = check.get("kind")
     if kind in RULE_DIMENSIONS:
         return RULE_DIMENSIONS[kind]
