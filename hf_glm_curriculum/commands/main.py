@@ -15,10 +15,11 @@ from importlib import import_module
 from hf_glm_curriculum.errors import HfGlmCurriculumError
 
 COMMANDS = {
-    "quickstart": "fine-tune a small model on demo data with planted faults; see which are found",
+    "quickstart": "noisy demo data → fine-tuning, reward model, PPO on a small model, and a report",
     "sft": "supervised fine-tuning on your data, every sample followed and weighted",
     "migrate": "pre-training that becomes instruction tuning in one run, layer by layer",
     "reward": "train a structured reward model: a score and a confidence for every dimension",
+    "ppo": "train a policy on rewards by rules or by reward models, and watch for gaming",
     "audit": "look for duplicate, empty, truncated and contradictory records in data files",
     "review": "keep, fix or drop the samples a run found suspicious; write the corrected data",
     "control": "change the loss terms of a training under way, or show them",
@@ -126,6 +127,7 @@ def _quiet_libraries() -> None:
     """Keep back notices that no user of a command can act on; --debug shows them."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     for category in (FutureWarning, DeprecationWarning):
         warnings.filterwarnings("ignore", category=category, module="(transformers|trl|peft)")
 

@@ -37,6 +37,8 @@ _OURS = (
     "demo_data",
     "rewards",
     "tuned",
+    "completions.jsonl",
+    "stages",
     "config.yaml",
     "checkpoint-*",
 )

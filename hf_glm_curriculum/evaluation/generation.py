@@ -6,17 +6,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from hf_glm_curriculum.data.record_formats import flatten
 from hf_glm_curriculum.errors import DataError
 from hf_glm_curriculum.progress import progress
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
 
+Prompt = str | Sequence[dict[str, str]]
+"""One user turn, or the turns {role, content} up to the answer."""
+
 
 def generate_answers(
     model: Any,
     tokenizer: Any,
-    prompts: Sequence[str],
+    prompts: Sequence[Prompt],
     *,
     max_new_tokens: int = 64,
     batch_size: int = 8,
@@ -33,7 +37,7 @@ def generate_answers(
     Args:
         model: A causal language model (PEFT-wrapped too), on any device.
         tokenizer: Its tokenizer, with a padding token.
-        prompts: What the user says, one turn each.
+        prompts: What the user says, one turn each, or whole conversations.
         max_new_tokens: Tokens after which an answer is cut.
         batch_size: Prompts answered together.
         description: The words before the progress bar.
@@ -66,14 +70,14 @@ def generate_answers(
     return answers
 
 
-def prompt_text(tokenizer: Any, prompt: str) -> str:
+def prompt_text(tokenizer: Any, prompt: Prompt) -> str:
     """A prompt as the model reads it: by the chat template, or followed by a line break.
 
     The same forms as `data.tokenization.tokenize_sft` trains on.
     """
+    turns = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
     if not tokenizer.chat_template:
-        return f"{prompt}\n"
-    turns = [{"role": "user", "content": prompt}]
+        return f"{prompt if isinstance(prompt, str) else flatten(turns)}\n"
     return tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
 
 

@@ -7,7 +7,12 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
-from hf_glm_curriculum.evaluation import report_migration, report_samples, report_sections
+from hf_glm_curriculum.evaluation import (
+    report_migration,
+    report_ppo,
+    report_samples,
+    report_sections,
+)
 from hf_glm_curriculum.evaluation.report_style import absent, esc, page, section
 from hf_glm_curriculum.evaluation.run_folder import REPORT_FILE, RunFolder, read_run
 from hf_glm_curriculum.storage import atomic_write_text
@@ -30,6 +35,14 @@ _SECTIONS: tuple[tuple[str, str, str, Builder, str], ...] = (
         "what became of both losses.",
         report_migration.migration,
         "This run did not migrate from one objective to another.",
+    ),
+    (
+        "ppo",
+        "Policy optimisation",
+        "What the policy was rewarded for and what became of it: scores by dimension, distance "
+        "from the reference, and whether the reward was gamed.",
+        report_ppo.ppo,
+        "This run did not optimise a policy.",
     ),
     (
         "answers",
@@ -121,9 +134,13 @@ def render_report(run: RunFolder) -> str:
 
 def _foreign_to(run: RunFolder) -> tuple[str, ...]:
     """Sections that a run of this command cannot have, so that nobody misses them."""
-    if run.run.get("command") == "migrate":
-        return ("detection", "suspicious", "data-map", "lives")
-    return ("migration",)
+    command = run.run.get("command")
+    samples = ("detection", "suspicious", "data-map", "lives")
+    if command == "ppo":
+        return (*samples, "migration", "curves")
+    if command == "migrate":
+        return (*samples, "ppo")
+    return ("migration",) if command == "quickstart" else ("migration", "ppo")
 
 
 def _guarded(build: Builder, run: RunFolder, note: str) -> tuple[str | None, str]:

@@ -234,10 +234,24 @@ def _answer_cell(when: str, row: Mapping[str, Any]) -> str:
     if text is None:
         return f'<td data-name="{when}"><span class="soft">not generated</span></td>'
     kind, mark = {True: ("ok", "✓"), False: ("no", "✗")}.get(verdict, ("na", "·"))  # type: ignore[arg-type]
+    chips = score_chips(row.get(f"scores_{when}"), row.get(f"confidence_{when}"))
     return (
         f'<td data-name="{when}"><div class="text" dir="auto"><span class="tick-{kind}">{mark}'
-        f"</span>{esc(text)}</div></td>"
+        f"</span>{esc(text)}</div>{chips}</td>"
     )
+
+
+def score_chips(scores: Any, confidence: Any = None) -> str:
+    """Scores by dimension in small print, confidences behind them."""
+    if not scores:
+        return ""
+    sure = confidence or {}
+    parts = (
+        f"{esc(name)} <b>{number(value, 2)}</b>"
+        + (f" ({number(sure[name], 2)})" if is_number(sure.get(name)) else "")
+        for name, value in scores.items()
+    )
+    return f'<span class="soft">{" · ".join(parts)}</span>'
 
 
 def _answer_figures(run: RunFolder) -> str:
