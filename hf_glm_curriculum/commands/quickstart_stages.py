@@ -1,0 +1,182 @@
+"""What `quickstart` does after fine-tuning: reward heads, then some PPO updates.
+
+Each stage has a folder of its own below the run's and goes on where a kill left it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_glm_curriculum.commands.ppo_config import PpoCommandConfig, StructuredUseConfig
+from hf_glm_curriculum.commands.reward_config import RewardCommandConfig
+from hf_glm_curriculum.commands.run_state import FolderPlan, plan_folder
+from hf_glm_curriculum.evaluation.run_folder import RUN_FILE
+from hf_glm_curriculum.rewards.training_config import RewardTrainingConfig
+from hf_glm_curriculum.storage import atomic_write_json, atomic_write_text, read_json
+
+if TYPE_CHECKING:
+    from hf_glm_curriculum.commands.ppo_run import PpoOutcome
+    from hf_glm_curriculum.commands.quickstart import QuickstartConfig
+
+REWARD, PPO = "stages/reward", "stages/ppo"
+PREFERENCES, PROMPTS, HELDOUT = "preferences.jsonl", "prompts.jsonl", "heldout.jsonl"
+DEMO = "demo_data"
+
+
+def stages_left_out(settings: QuickstartConfig) -> str | None:
+    """Why reward heads and PPO are not part of this quickstart; None where they are."""
+    from hf_glm_curriculum.commands.ppo_train import left_out
+
+    if not settings.ppo:
+        return "--no-ppo"
+    if settings.data and not settings.preferences:
+        return (
+            "reward heads for your own data need preferences of your own; pass --preferences FILE "
+            "with prompt, chosen, rejected and dimension"
+        )
+    return left_out()
+
+
+def stages_finished(folder: Path) -> bool:
+    """Whether the last stage is done."""
+    path = folder / PPO / RUN_FILE
+    return path.is_file() and read_json(path).get("status") == "finished"
+
+
+def run_stages(settings: QuickstartConfig, folder: Path, argv: Sequence[str]) -> PpoOutcome | None:
+    """Train reward heads and optimise the fine-tuned policy, or go on with either.
+
+    Args:
+        settings: of the quickstart.
+        folder: of the run, in which fine-tuning is done.
+        argv: the command's arguments, for `run.json`.
+
+    Raises:
+        HfGlmCurriculumError: Data, models or folders do not allow a stage.
+    """
+    from hf_glm_curriculum.commands.console import say
+    from hf_glm_curriculum.commands.ppo_run import STATE, run_ppo
+    from hf_glm_curriculum.commands.reward_run import run_reward
+
+    if not settings.data:
+        _write_demo(settings, folder)
+    about: dict[str, Any] = {"argv": list(argv)}
+    say(
+        "Stage 2 of 3: a reward model of demo preferences"
+        if not settings.preferences
+        else "Stage 2 of 3: a reward model of your preferences"
+    )
+    reward = reward_settings(settings, folder)
+    plan = _plan(folder / REWARD, "lifespan")
+    run_reward(reward, plan, {**about, "command": "reward", "title": "Quickstart: reward heads"})
+    say("Stage 3 of 3: PPO on the fine-tuned model")
+    config = ppo_settings(settings, folder)
+    plan = _plan(folder / PPO, STATE)
+    title = "Quickstart: optimised by its rewards"
+    outcome = run_ppo(config, plan, {**about, "command": "ppo", "title": title})
+    note_stages(folder, {name: _seconds(folder / name) for name in (REWARD, PPO)})
+    return outcome
+
+
+def note_stages(folder: Path, about: Mapping[str, Any]) -> None:
+    """Keep in the run's own `run.json` what the report says of the stages.
+
+    Raises:
+        StateError: The file cannot be read or written.
+    """
+    run = read_json(folder / RUN_FILE)
+    atomic_write_json(folder / RUN_FILE, {**run, "stages": dict(about)})
+
+
+def reward_settings(settings: QuickstartConfig, folder: Path) -> RewardCommandConfig:
+    """Heads on the frozen model that fine-tuning began with, on few pairs."""
+    own = settings.preferences or [str(folder / DEMO / PREFERENCES)]
+    return RewardCommandConfig(
+        preferences=own,
+        model=settings.model,
+        output_dir=str(folder / REWARD),
+        max_length=256,
+        shift_check=False,
+        training=RewardTrainingConfig(
+            epochs=12 if settings.fast else 30,
+            folds=2 if settings.fast else 4,
+            seed=settings.seed,
+        ),
+    )
+
+
+def ppo_settings(settings: QuickstartConfig, folder: Path) -> PpoCommandConfig:
+    """Some updates with adapters, from the fine-tuned model, measured to fit their time."""
+    fast = settings.fast
+    own = bool(settings.data)
+    return PpoCommandConfig(
+        model=str(folder),
+        reward=[str(folder / REWARD)],
+        prompts=settings.data if own else [str(folder / DEMO / PROMPTS)],
+        eval_prompts=[] if own else [str(folder / DEMO / HELDOUT)],
+        held_out=0.15,
+        answers=8 if fast else 32,
+        output_dir=str(folder / PPO),
+        updates=2 if fast else 8,
+        batch_size=8 if fast else 16,
+        ppo_epochs=2,
+        learning_rate=1e-4,
+        kl_coef=0.05,
+        max_new_tokens=12 if fast else 24,
+        max_prompt_length=192,
+        long_prompts="drop",
+        dtype="float32",
+        seed=settings.seed,
+        save_steps=1 if fast else 2,
+        use=StructuredUseConfig(),
+    )
+
+
+def show_stages(outcome: PpoOutcome) -> None:
+    """Write what PPO came to."""
+    from hf_glm_curriculum.commands.console import say, show_table
+    from hf_glm_curriculum.commands.ppo import summary_rows
+
+    rows = summary_rows(outcome)
+    if rows:
+        columns = ("", "fine-tuned", "after PPO")
+        show_table("Held-out answers, by the reward model", columns, rows, right=(1, 2))
+    for alarm in outcome.alarms:
+        say(f"alarm: {alarm.replace('_', ' ')}; look at the answers before trusting the reward")
+
+
+def _plan(folder: Path, state: str) -> FolderPlan:
+    """Go on with what is there, and begin where nothing is."""
+    return plan_folder(folder, resume=(folder / RUN_FILE).exists(), overwrite=False, callback=state)
+
+
+def _seconds(folder: Path) -> float | None:
+    return read_json(folder / RUN_FILE).get("seconds")
+
+
+def _write_demo(settings: QuickstartConfig, folder: Path) -> None:
+    """Demo pairs and prompts, none of which fine-tuning has seen or is evaluated on."""
+    from hf_glm_curriculum.commands.quickstart import CATEGORIES, MAX_WORDS
+    from hf_glm_curriculum.data.demo import demo_instructions
+    from hf_glm_curriculum.data.demo.preferences import demo_preferences
+    from hf_glm_curriculum.evaluation.run_folder import read_json_lines
+
+    data = folder / DEMO
+    pairs = demo_preferences(90 if settings.fast else 300, settings.seed, languages=("en",))
+    known = {
+        row["prompt"] for name in ("train.jsonl", HELDOUT) for row in read_json_lines(data / name)
+    }
+    prompts = demo_instructions(
+        32 if settings.fast else 160,
+        settings.seed + 2,
+        languages=("en",),
+        categories=CATEGORIES,
+        max_words=MAX_WORDS,
+        exclude=known,
+    )
+    for name, rows in ((PREFERENCES, pairs), (PROMPTS, prompts)):
+        lines = (json.dumps(row, ensure_ascii=False) for row in rows)
+        atomic_write_text(data / name, "".join(f"{line}\n" for line in lines))
