@@ -251,7 +251,7 @@ def _weights(given: Mapping[str, float], names: Sequence[str]) -> Any:
     _known("dimension_weights", given, names)
     usual = DimensionWeights()
     if set(names) <= set(usual.dimensions):
-        return DimensionWeights(**given).reordered(names)
+        return DimensionWeights.of({**usual.weights, **given}).reordered(names)
     return DimensionWeights.of({name: given.get(name, 1.0) for name in names})
 
 

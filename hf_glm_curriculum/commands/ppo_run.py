@@ -52,6 +52,7 @@ class _Run:
     tokenizer: Any
     reward: LoadedReward
     data: PpoData
+    trainer: Any
     fingerprint: str
     about_model: dict[str, Any]
 
@@ -94,7 +95,12 @@ def _prepared(config: PpoCommandConfig) -> _Run:
         load_reward,
         reward_parts,
     )
-    from hf_glm_curriculum.commands.ppo_train import check_precision, load_policy, ppo_arguments
+    from hf_glm_curriculum.commands.ppo_train import (
+        build_ppo_trainer,
+        check_precision,
+        load_policy,
+        ppo_arguments,
+    )
     from hf_glm_curriculum.commands.sft_train import model_facts, refuse_foreign_launcher
 
     refuse_foreign_launcher()
@@ -109,7 +115,8 @@ def _prepared(config: PpoCommandConfig) -> _Run:
     data = prepare_ppo_data(rows, tokenizer, config)
     facts = model_facts(model, config.model)
     fingerprint = f"{facts['fingerprint']}{data.fingerprint}"
-    return _Run(config, args, model, tokenizer, reward, data, fingerprint, facts)
+    trainer = build_ppo_trainer(config, args, model, tokenizer, reward, data.train)
+    return _Run(config, args, model, tokenizer, reward, data, trainer, fingerprint, facts)
 
 
 def _recorded(run: _Run, plan: FolderPlan, about: Mapping[str, Any]) -> PpoOutcome:
@@ -129,10 +136,10 @@ def _recorded(run: _Run, plan: FolderPlan, about: Mapping[str, Any]) -> PpoOutco
         dump_config(run.config, folder / "config.yaml")
         run.model.to(run.args.device)
         _place_reward(run)
-        evaluation.measure("before", run.model, 0)
+        evaluation.measure("before", _whole(run, run.config.model), 0)
         steps, alarms = _train(run, plan)
         record.update(global_step=steps, alarms=alarms)
-        evaluation.measure("after", _trained(run, folder), steps)
+        evaluation.measure("after", _whole(run, str(folder)), steps)
     write_report(folder)
     return outcome_of(folder)
 
@@ -149,14 +156,15 @@ def _place_reward(run: _Run) -> None:
             inner.to(run.args.device)
 
 
-def _trained(run: _Run, folder: Path) -> Any:
-    """The policy after training; read back where the launcher has split it."""
+def _whole(run: _Run, source: str) -> Any:
+    """The policy under training; where the launcher has split it, read from a model or run."""
     from hf_glm_curriculum.commands.ppo_train import sharded
+    from hf_glm_curriculum.commands.run_models import model_of
     from hf_glm_curriculum.models import load_model
 
     if not sharded():
         return run.model
-    return load_model(folder / "model", run.config.dtype)[0].to(run.args.device)
+    return load_model(model_of(source), run.config.dtype)[0].to(run.args.device)  # type: ignore[arg-type]
 
 
 def _about(run: _Run) -> dict[str, Any]:
@@ -183,11 +191,7 @@ def _about(run: _Run) -> dict[str, Any]:
 
 def _train(run: _Run, plan: FolderPlan) -> tuple[int, list[str]]:
     """Train to the end and save the policy; the updates done, and the alarms raised."""
-    from hf_glm_curriculum.commands.ppo_train import build_ppo_trainer
-
-    trainer = build_ppo_trainer(
-        run.config, run.args, run.model, run.tokenizer, run.reward, run.data.train
-    )
+    trainer = run.trainer
     if is_main_process():
         say(_announcement(run, plan))
     resume = None if plan.checkpoint is None else str(plan.checkpoint)

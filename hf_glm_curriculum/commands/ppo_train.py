@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -194,6 +195,8 @@ def _running(config: PpoCommandConfig) -> dict[str, Any]:
         "debug_dir": config.debug_dir,
         "remove_unused_columns": False,
         "dataloader_pin_memory": False,
+        # A bar in a file is noise; lines of our own take its place there.
+        "disable_tqdm": not sys.stderr.isatty(),
     }
 
 
@@ -213,9 +216,13 @@ def build_ppo_trainer(
     Raises:
         HfGlmCurriculumError: Something of it does not go together.
     """
+    from transformers import PrinterCallback
+
+    from hf_glm_curriculum.commands.training_progress import UpdateLines
     from hf_glm_curriculum.ppo import StructuredPPOTrainer
 
-    return StructuredPPOTrainer(
+    lines = [UpdateLines()] if args.disable_tqdm else []
+    trainer = StructuredPPOTrainer(
         args=args,
         processing_class=tokenizer,
         model=model,
@@ -224,9 +231,11 @@ def build_ppo_trainer(
         reward_processing_class=reward.tokenizer,
         train_dataset=data,
         value_model=None,
-        callbacks=[monitor_of(config)],
+        callbacks=[monitor_of(config), *lines],
         **reward_parts(config, reward),
     )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
 
 
 def monitor_of(config: PpoCommandConfig) -> Any:

@@ -89,3 +89,25 @@ class TrainingProgress(TrainerCallback):
         """Take the bar off the terminal; also after an exception, which no event tells of."""
         self._stack.close()
         self._bar = ProgressBar()
+
+
+class UpdateLines(TrainerCallback):
+    """A line on every tenth part of a PPO run, where no bar can be shown."""
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
+    ) -> None:
+        """Write the figures that matter."""
+        step, every = state.global_step, max(1, state.max_steps // 10)
+        if not state.is_world_process_zero or not logs or "objective/kl" not in logs:
+            return
+        if step % every and step not in (1, state.max_steps):
+            return
+        reward = logs.get("structured/plain_reward", logs.get("objective/scores"))
+        figures = {
+            "reward": reward,
+            "KL": logs["objective/kl"],
+            "tokens": logs.get("structured/length"),
+        }
+        told = [f"{name} {value:.3g}" for name, value in figures.items() if value is not None]
+        say("  " + " · ".join([f"update {step:,} of {state.max_steps:,}", *told]))

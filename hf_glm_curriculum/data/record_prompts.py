@@ -1,5 +1,6 @@
 """Prompts of every supported format, for training that makes its answers itself."""
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -30,7 +31,7 @@ def load_prompts(source: Source | Sequence[Source], *, split: str = "train") -> 
     Raises:
         DataError: naming file, line and field, if a record has no prompt or there is none.
     """
-    sources = [source] if not isinstance(source, list | tuple) else list(source)
+    sources = [source] if isinstance(source, str | os.PathLike) else list(source)
     dataset = dataset_of(
         row for record in raw_records(sources, split) for row in prompt_rows(record)
     )
