@@ -1,0 +1,393 @@
+"""The training loop around an update: events, logs, checkpoints, evaluation, stopping."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import TrainerState
+from transformers.trainer_utils import TrainOutput
+
+from hf_glm_curriculum.csv_dump import CsvDump
+from hf_glm_curriculum.errors import DataError
+from hf_glm_curriculum.ppo.completions import (
+    EVALUATION_FILE,
+    CompletionLog,
+    completion_rows,
+    send_table,
+)
+from hf_glm_curriculum.ppo.metrics import (
+    over_ranks,
+    rollout_metrics,
+    total_over_ranks,
+    weighted_means,
+)
+from hf_glm_curriculum.ppo.prompts import IDS, PROMPT, TEXT, prepare_prompts
+from hf_glm_curriculum.ppo.rollout import Rollout, SampledLogprobs
+from hf_glm_curriculum.ppo.scoring import Judged
+from hf_glm_curriculum.ppo.setup import prompt_room
+from hf_glm_curriculum.ppo.state import checkpoint_to_resume, load_state, save_state
+from hf_glm_curriculum.signals.distributed import rank, world_size
+
+if TYPE_CHECKING:
+    from hf_glm_curriculum.ppo.trainer import StructuredPPOTrainer
+
+logger = logging.getLogger(__name__)
+
+_DRAWN_ELSEWHERE = 0.05
+"""Nats by which a token may seem drawn from another distribution than the policy's (rounding)."""
+
+
+class PPOLoop:
+    """What `StructuredPPOTrainer` does around its five steps; not used alone."""
+
+    def train(
+        self: StructuredPPOTrainer, resume_from_checkpoint: Any = None, **unused: Any
+    ) -> TrainOutput:
+        """Make the updates that are left.
+
+        Args:
+            resume_from_checkpoint: None to begin, True to go on from the newest whole checkpoint
+                in ``output_dir``, or a checkpoint's folder.
+            unused: what `Trainer.train` takes besides; ignored.
+
+        Returns:
+            Updates made, and the last logged figures.
+
+        Raises:
+            StateError: if there is no whole checkpoint, or one of a run with other settings.
+            DataError: if the reward fails; before the first rollout where one prompt shows it.
+        """
+        checkpoint = checkpoint_to_resume(resume_from_checkpoint, self.args.output_dir)
+        self._begin(checkpoint)
+        if self.args.preflight and checkpoint is None:
+            self._preflight()
+        try:
+            self._event("on_train_begin")
+            if checkpoint is not None:
+                self._restore_stream(checkpoint)
+            while self._goes_on():
+                self._update()
+        finally:
+            if self._bar is not None and self._bar.training_bar is not None:
+                self._bar.training_bar.close()
+        self._event("on_train_end")
+        if self.control.should_save:
+            self._save()
+        last = self.state.log_history[-1] if self.state.log_history else {}
+        return TrainOutput(self.state.global_step, float(last.get("loss/policy_avg", 0.0)), last)
+
+    def _goes_on(self: StructuredPPOTrainer) -> bool:
+        left = self.state.global_step < self.state.max_steps
+        return left and not (self.control.should_training_stop or self.control.should_epoch_stop)
+
+    def _update(self: StructuredPPOTrainer) -> None:
+        """One update, from prompts to log and checkpoint."""
+        start = time.perf_counter()
+        self._seconds = {}
+        batch = self.prompts.draw()
+        self._event("on_step_begin")
+        with self._phase("rollout"):
+            rollout = self.rollout(batch)
+        with self._phase("score"):
+            judged = self.score(rollout)
+        self._require_something(judged)
+        rewards, kl = self.shape(rollout, judged)
+        advantages, returns = self.advantages(rollout, judged, rewards)
+        with self._phase("optimize"):
+            stats = self.optimize(rollout, judged, advantages, returns)
+        metrics = over_ranks(rollout_metrics(rollout, judged, kl)) | stats.metrics()
+        self._steer(metrics["objective/kl"], len(rollout))
+        self._advance(metrics, time.perf_counter() - start)
+        self._keep_completions(rollout, judged, kl)
+        self._after_step()
+
+    # -- begin and end -----------------------------------------------------------------------
+
+    def _begin(self: StructuredPPOTrainer, checkpoint: Path | None) -> None:
+        """Set the counters of the run, or take up those of a checkpoint."""
+        args, state = self.args, self.state
+        state.global_step, state.episode, state.epoch = 0, 0, 0
+        state.log_history = []
+        self._stream_state = None
+        if checkpoint is not None:
+            self._load(checkpoint)
+        state.max_steps = args.num_total_batches
+        state.num_train_epochs = math.ceil(args.total_episodes / self.train_dataset_len)
+        for name in ("logging_steps", "eval_steps", "save_steps"):
+            value = getattr(args, name)
+            if value is not None:
+                setattr(
+                    state, name, math.ceil(state.max_steps * value) if value < 1 else int(value)
+                )
+        self.control.should_training_stop = self.control.should_epoch_stop = False
+        self.model.train()
+        if self.is_deepspeed_enabled:
+            self.deepspeed = self.model_wrapped = self.model
+        if rank() == 0:
+            self._completions.rewind(state.global_step)
+        self._dump = None
+
+    def _load(self: StructuredPPOTrainer, folder: Path) -> None:
+        """Weights, optimizer, schedule, scaler, counters and reward state of a checkpoint."""
+        loaded = TrainerState.load_from_json(str(folder / "trainer_state.json"))
+        self.state.global_step, self.state.epoch = loaded.global_step, loaded.epoch
+        self.state.log_history = loaded.log_history
+        self._stream_state = load_state(self, folder)
+        if self.is_deepspeed_enabled:
+            self.model.load_checkpoint(str(folder))
+        elif self.is_fsdp_enabled:
+            self._load_from_checkpoint(str(folder), model=self.model)
+        else:
+            self._load_from_checkpoint(str(folder), model=self.bare_model.policy)
+        self._load_optimizer_and_scheduler(str(folder))
+        self._load_scaler(str(folder))
+
+    def _restore_stream(self: StructuredPPOTrainer, folder: Path) -> None:
+        """Deal the prompts again up to where the checkpoint was, then take up its random state."""
+        self.prompts.load_state_dict(self._stream_state or {})
+        self._load_rng_state(str(folder))
+
+    def _save_checkpoint(self: StructuredPPOTrainer, model: Any, trial: Any) -> None:
+        """Our part first: a checkpoint with a ``trainer_state.json`` is whole."""
+        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        save_state(self, folder)
+        self.accelerator.wait_for_everyone()
+        super()._save_checkpoint(model, trial)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def save_model(
+        self: StructuredPPOTrainer, output_dir: str | None = None, _internal_call: bool = False
+    ) -> None:
+        """Save the policy (its adapter, for PEFT) with the tokenizer."""
+        wrapped = self.model
+        self.model = self.bare_model.policy
+        try:
+            # TRL's own looks for the policy on a model that DDP wraps.
+            super(_ppo_trainer(), self).save_model(output_dir, _internal_call)
+        finally:
+            self.model = wrapped
+
+    def _save(self: StructuredPPOTrainer) -> None:
+        self._save_checkpoint(self.model, trial=None)
+        self._event("on_save")
+
+    # -- around an update --------------------------------------------------------------------
+
+    def _advance(self: StructuredPPOTrainer, metrics: dict[str, float], seconds: float) -> None:
+        """Count the update and keep its figures for the next log."""
+        args, state = self.args, self.state
+        state.global_step += 1
+        state.episode += args.batch_size
+        state.epoch = state.episode / self.train_dataset_len
+        metrics["lr"] = self.lr_scheduler.get_last_lr()[0]
+        metrics["eps"] = args.batch_size / seconds
+        metrics |= {f"ppo/seconds_{name}": value for name, value in self._seconds.items()}
+        metrics["ppo/seconds"] = seconds
+        self._since_log.append(metrics)
+        self.lr_scheduler.step()
+
+    def _after_step(self: StructuredPPOTrainer) -> None:
+        """Log, evaluate and save where callbacks want it."""
+        self._event("on_step_end")
+        if self.control.should_log and self._since_log:
+            self._log()
+        if self.control.should_evaluate and self.eval_dataset is not None:
+            self.evaluate()
+        if self.control.should_save:
+            self._save()
+
+    def _log(self: StructuredPPOTrainer) -> None:
+        """Means over the updates since the last log."""
+        names = {name for one in self._since_log for name in one}
+        found = {}
+        for name in sorted(names):
+            values = [one[name] for one in self._since_log if name in one]
+            found[name] = sum(values) / len(values)
+        self._since_log = []
+        self.log({**found, "episode": self.state.episode})
+
+    def _event(self: StructuredPPOTrainer, name: str) -> None:
+        self.control = getattr(self.callback_handler, name)(self.args, self.state, self.control)
+
+    def _on_pass(self: StructuredPPOTrainer, begins: bool) -> None:
+        """The stream of prompts begins or has finished a pass over the data."""
+        self._event("on_epoch_begin" if begins else "on_epoch_end")
+
+    @contextmanager
+    def _phase(self: StructuredPPOTrainer, name: str) -> Iterator[None]:
+        """Say what is being done, and measure it."""
+        if self._bar is not None:
+            self._bar.phase(name)
+        start = time.perf_counter()
+        yield
+        self._seconds[name] = time.perf_counter() - start
+
+    def _steer(self: StructuredPPOTrainer, kl: float, rows: int) -> None:
+        """Move the KL coefficient toward its target; every rank by the same mean."""
+        controller = self.judge.parts.kl_controller
+        if controller is not None:
+            controller.update(kl, rows * max(self.args.world_size or 1, 1))
+
+    def _keep_completions(
+        self: StructuredPPOTrainer, rollout: Rollout, judged: Judged, kl: torch.Tensor
+    ) -> None:
+        """Write the update's first answers, and every row's rewards where they are asked for."""
+        args, step = self.args, self.state.global_step
+        if args.debug_dir is not None:
+            self._write_debug(rollout, judged, kl)
+        if rank() != 0 or not args.completion_rows or (step - 1) % args.completion_steps:
+            return
+        rows = completion_rows(rollout, judged.scored, kl.sum(dim=1), step, args.completion_rows)
+        self._completions.write(rows)
+        send_table(rows, args.report_to)
+
+    def _write_debug(
+        self: StructuredPPOTrainer, rollout: Rollout, judged: Judged, kl: torch.Tensor
+    ) -> None:
+        rows = completion_rows(
+            rollout, judged.scored, kl.sum(dim=1), self.state.global_step, len(rollout)
+        )
+        names = judged.scored.dimensions
+        kinds = ("scores", "confidence", "open")
+        columns = ["step", "row", "reward", "kl", "length", "ended", "weight", "kl_coefficient"]
+        columns += [f"{kind}_{name}" for name in names for kind in kinds]
+        if self._dump is None:
+            name = "ppo.csv" if rank() == 0 else f"ppo-rank{rank()}.csv"
+            self._dump = CsvDump(Path(self.args.debug_dir or ".") / name, columns)
+            self._dump.rewind(self.state.global_step - 1)
+        weights, betas = judged.weights.tolist(), judged.kl_coefficients.tolist()
+        self._dump.write(
+            [row["step"], i, row["reward"], row["kl"], row["length"], row["ended"]]
+            + [weights[i], betas[i]]
+            + [row[kind][name] for name in names for kind in kinds]
+            for i, row in enumerate(rows)
+        )
+
+    # -- evaluation --------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def evaluate(
+        self: StructuredPPOTrainer,
+        eval_dataset: Any = None,
+        ignore_keys: Any = None,
+        metric_key_prefix: str = "eval",
+    ) -> dict[str, float]:
+        """Answer held-out prompts greedily and score them; running state stays as it is.
+
+        Args:
+            eval_dataset: prompts in place of the trainer's, in any form it takes.
+            ignore_keys: as `Trainer.evaluate` takes it; unused.
+            metric_key_prefix: of the figures' names.
+
+        Returns:
+            Means over all prompts; the answers go to ``completions_eval.jsonl``.
+
+        Raises:
+            DataError: if there are no prompts, or the reward fails.
+        """
+        data = self._evaluation_data(eval_dataset)
+        size, state = self.args.per_device_eval_batch_size, self.state
+        mine = range(rank(), len(data), world_size())
+        found: list[tuple[int, dict[str, float]]] = []
+        lines: list[dict[str, Any]] = []
+        for start in range(0, len(mine), size):
+            rows = [data[i] for i in mine[start : start + size]]
+            rollout = self.rollout(self._collate(rows), greedy=True)
+            scored = self.judge.scored(rollout, update=False)
+            kl = torch.where(rollout.tokens, rollout.logprobs - rollout.reference, 0.0).sum(dim=1)
+            lines += completion_rows(rollout, scored, kl, state.global_step, len(rows))
+            figures = {
+                **scored.metrics(),
+                "kl": float(kl.mean()),
+                "length": float(rollout.lengths.float().mean()),
+                "ended": float(rollout.ended.float().mean()),
+            }
+            found.append((len(rows), figures))
+        if rank() == 0:
+            CompletionLog(Path(self.args.output_dir) / EVALUATION_FILE).write(lines)
+        weighed = weighted_means(found)
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in weighed.items()}
+        self.log(dict(metrics))
+        self.control = self.callback_handler.on_evaluate(self.args, state, self.control, metrics)
+        return metrics
+
+    def generate_completions(self: StructuredPPOTrainer, sampling: bool = False) -> None:
+        """TRL's name for looking at answers to the evaluation prompts."""
+        if self.eval_dataset is not None:
+            self.evaluate()
+
+    def _evaluation_data(self: StructuredPPOTrainer, given: Any) -> Any:
+        if given is None:
+            if self.eval_dataset is None:
+                raise DataError("eval_dataset: there are no prompts to evaluate on; pass some")
+            return self.eval_dataset
+        room = prompt_room(self.args, self.bare_model.policy)
+        return prepare_prompts(
+            given,
+            self.processing_class,
+            room=room,
+            long_prompts=self.args.long_prompts,
+            field="eval_dataset",
+        )
+
+    # -- checks ------------------------------------------------------------------------------
+
+    def _require_something(self: StructuredPPOTrainer, judged: Judged) -> None:
+        known = total_over_ranks(float((judged.weights > 0).sum()), judged.weights.device)
+        if not known:
+            raise DataError(
+                "reward_model: says nothing of any answer of this update (every row is None or "
+                "locked); give at least one row a number"
+            )
+
+    def _preflight(self: StructuredPPOTrainer) -> None:
+        """Ask for one reward before the first rollout: what fails here fails at once.
+
+        Raises:
+            DataError: if the reward raises, or returns something else than numbers.
+        """
+        row = dict(self.train_dataset[0])
+        device = self.accelerator.device
+        ids = torch.tensor([row[IDS]], device=device)
+        answer = self.processing_class("OK", add_special_tokens=False)["input_ids"][:1]
+        response = torch.tensor([answer or row[IDS][-1:]], device=device)
+        trial = Rollout(
+            query_ids=ids,
+            query_mask=torch.ones_like(ids, dtype=torch.bool),
+            response_ids=response,
+            lengths=torch.ones(1, dtype=torch.long, device=device),
+            ended=torch.ones(1, dtype=torch.bool, device=device),
+            prompts=[row[PROMPT]],
+            prompt_texts=[row[TEXT]],
+            responses=["OK"],
+            columns={k: [v] for k, v in row.items() if k not in (IDS, PROMPT, TEXT)},
+        )
+        self.judge.source.scores(trial)
+
+    def _check_sampling(
+        self: StructuredPPOTrainer, watched: SampledLogprobs, rollout: Rollout
+    ) -> None:
+        """Say once if answers are drawn from another distribution than the policy's."""
+        self._watch_sampling = False
+        gap = watched.differs(rollout.logprobs, rollout.lengths)
+        rounding = 1.0 if self.args.mixed_precision != "no" else _DRAWN_ELSEWHERE
+        if gap > rounding:
+            logger.warning(
+                "answers are drawn from another distribution than the policy's (up to %.2f nats "
+                "apart): the model's generation_config suppresses or penalises tokens. Ratios and "
+                "KL are right, as they come from forward passes, but the sampling is off-policy; "
+                "clear those settings in model.generation_config",
+                gap,
+            )
+
+
+def _ppo_trainer() -> type:
+    from trl.experimental.ppo import PPOTrainer
+
+    return PPOTrainer
