@@ -107,7 +107,7 @@ class UpdateLines(TrainerCallback):
         figures = {
             "reward": reward,
             "KL": logs["objective/kl"],
-            "tokens": logs.get("structured/length"),
+            "tokens": logs.get("structured/tokens", logs.get("structured/length")),
         }
         told = [f"{name} {value:.3g}" for name, value in figures.items() if value is not None]
         say("  " + " · ".join([f"update {step:,} of {state.max_steps:,}", *told]))

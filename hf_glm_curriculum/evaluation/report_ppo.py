@@ -116,11 +116,15 @@ def _curves(run: RunFolder) -> str:
     """Reward, KL, openness, length and entropy over the updates."""
     scores, opened = _by_dimension(run, _SCORE), _by_dimension(run, _OPEN)
     scores = scores or [_line(run, "objective/scores", "reward", _COLOURS[0])]
+    lengths = [
+        _line(run, "structured/tokens", "tokens", _COLOURS[0]),
+        _line(run, "structured/length", "words", _COLOURS[1]),
+    ]
     charts = [
         ("Score of the sampled answers", scores, "score"),
         ("KL to the reference, nats an answer", [_line(run, "objective/kl", "KL")], "KL"),
         ("Share of rows in which a dimension is open", opened, "share"),
-        ("Tokens an answer", [_line(run, "structured/length", "length")], "tokens"),
+        ("Length of an answer", lengths, "length"),
         ("Entropy, nats a token", [_line(run, "objective/entropy", "entropy")], "entropy"),
         ("Ended by themselves", [_line(run, "structured/eos_rate", "share")], "share"),
     ]
