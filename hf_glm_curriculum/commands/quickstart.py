@@ -101,8 +101,12 @@ def run(args: argparse.Namespace) -> int:
         HfGlmCurriculumError: Settings, data, model or folder do not allow the run.
     """
     from hf_glm_curriculum.commands.console import say
-    from hf_glm_curriculum.commands.quickstart_stages import stages_finished, stages_left_out
-    from hf_glm_curriculum.commands.sft import show_outcome
+    from hf_glm_curriculum.commands.quickstart_stages import (
+        stages_finished,
+        stages_left_out,
+        total_seconds,
+    )
+    from hf_glm_curriculum.commands.sft import show_places, show_result
     from hf_glm_curriculum.commands.sft_run import outcome_of
 
     settings = config_from_args(QuickstartConfig, args)
@@ -118,9 +122,10 @@ def run(args: argparse.Namespace) -> int:
     if not settings.data and not (plan.folder / "demo_data" / "heldout.jsonl").exists():
         _write_demo(demo_records(settings, training_config(settings)), plan.folder)
     after = _after(settings, plan.folder, args.argv, left_out, done)
-    show_outcome(outcome)
-    if after is not None:
-        after()
+    show_result(outcome)
+    after()
+    outcome.seconds = total_seconds(plan.folder)
+    show_places(outcome)
     return 0
 
 
@@ -141,7 +146,7 @@ def _fine_tune(settings: QuickstartConfig, plan: FolderPlan, argv: list[str]) ->
 
 def _after(
     settings: QuickstartConfig, folder: Path, argv: list[str], left_out: str | None, done: bool
-) -> Callable[[], None] | None:
+) -> Callable[[], None]:
     """The other stages, and the report on all; returns what shows their outcome."""
     from hf_glm_curriculum.commands import quickstart_stages as stages
     from hf_glm_curriculum.commands.console import say

@@ -81,6 +81,12 @@ def run_stages(settings: QuickstartConfig, folder: Path, argv: Sequence[str]) ->
     return outcome
 
 
+def total_seconds(folder: Path) -> float:
+    """Wall time of all stages."""
+    places = [folder, *(folder / name for name in (REWARD, PPO))]
+    return sum(_seconds(place) or 0 for place in places if (place / RUN_FILE).is_file())
+
+
 def note_stages(folder: Path, about: Mapping[str, Any]) -> None:
     """Keep in the run's own `run.json` what the report says of the stages.
 
@@ -178,5 +184,12 @@ def _write_demo(settings: QuickstartConfig, folder: Path) -> None:
         exclude=known,
     )
     for name, rows in ((PREFERENCES, pairs), (PROMPTS, prompts)):
-        lines = (json.dumps(row, ensure_ascii=False) for row in rows)
+        # Checks differ in shape from row to row: as text they share a column.
+        kept = ({k: _as_text(k, v) for k, v in row.items()} for row in rows)
+        lines = (json.dumps(row, ensure_ascii=False) for row in kept)
         atomic_write_text(data / name, "".join(f"{line}\n" for line in lines))
+
+
+def _as_text(name: str, value: Any) -> Any:
+    nested = name in ("answer_check", "meta") and value is not None
+    return json.dumps(value, ensure_ascii=False) if nested else value

@@ -41,8 +41,22 @@ def run(args: argparse.Namespace) -> int:
 
 def show_outcome(outcome: SftOutcome) -> None:
     """Write the summary table and where everything lies."""
-    from hf_glm_curriculum.commands.console import say, show_table
+    show_result(outcome)
+    show_places(outcome)
+
+
+def show_places(outcome: SftOutcome) -> None:
+    """Write where everything lies and how long it took."""
+    from hf_glm_curriculum.commands.console import say
     from hf_glm_curriculum.evaluation.report_style import duration
+
+    say(f"run:    {outcome.folder} ({duration(outcome.seconds)})")
+    say(f"report: {outcome.report}")
+
+
+def show_result(outcome: SftOutcome) -> None:
+    """Write the summary table, what was found and what became of the samples."""
+    from hf_glm_curriculum.commands.console import say, show_table
 
     rows = summary_rows(outcome)
     if rows:
@@ -50,8 +64,6 @@ def show_outcome(outcome: SftOutcome) -> None:
     found = detection_lines(outcome.detection)
     for line in [*found, *_state_lines(outcome.states)]:
         say(line)
-    say(f"run:    {outcome.folder} ({duration(outcome.seconds)})")
-    say(f"report: {outcome.report}")
 
 
 def summary_rows(outcome: SftOutcome) -> list[tuple[str, str, str]]:
