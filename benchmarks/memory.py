@@ -18,6 +18,11 @@ class MemoryWatch:
         self._base = self._highest = self._now()
         threading.Thread(target=self._watch, daemon=True).start()
 
+    @property
+    def base(self) -> dict[str, float]:
+        """What the process held when the watch began."""
+        return dict(self._base)
+
     def highest(self) -> dict[str, float]:
         """The highest above the base since the last call."""
         time.sleep(0.05)
