@@ -8,16 +8,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from transformers import TrainerState
+from transformers import ProgressCallback
 from transformers.trainer_utils import TrainOutput
 
 from hf_glm_curriculum.csv_dump import CsvDump
 from hf_glm_curriculum.errors import DataError
 from hf_glm_curriculum.ppo.completions import (
     EVALUATION_FILE,
+    FILE,
     CompletionLog,
     completion_rows,
     send_table,
@@ -28,15 +29,14 @@ from hf_glm_curriculum.ppo.metrics import (
     total_over_ranks,
     weighted_means,
 )
+from hf_glm_curriculum.ppo.progress import PPOProgress
 from hf_glm_curriculum.ppo.prompts import IDS, PROMPT, TEXT, prepare_prompts
 from hf_glm_curriculum.ppo.rollout import Rollout, SampledLogprobs
-from hf_glm_curriculum.ppo.scoring import Judged
+from hf_glm_curriculum.ppo.scoring import Judged, RewardJudge
 from hf_glm_curriculum.ppo.setup import prompt_room
 from hf_glm_curriculum.ppo.state import checkpoint_to_resume, load_state, save_state
+from hf_glm_curriculum.ppo.stream import PromptStream
 from hf_glm_curriculum.signals.distributed import rank, world_size
-
-if TYPE_CHECKING:
-    from hf_glm_curriculum.ppo.trainer import StructuredPPOTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +47,51 @@ _DRAWN_ELSEWHERE = 0.05
 class PPOLoop:
     """What `StructuredPPOTrainer` does around its five steps; not used alone."""
 
-    def train(
-        self: StructuredPPOTrainer, resume_from_checkpoint: Any = None, **unused: Any
-    ) -> TrainOutput:
+    # What the trainer it is mixed into has.
+    args: Any
+    state: Any
+    control: Any
+    model: Any
+    bare_model: Any
+    callback_handler: Any
+    accelerator: Any
+    processing_class: Any
+    optimizer: Any
+    lr_scheduler: Any
+    train_dataset: Any
+    train_dataset_len: Any
+    eval_dataset: Any
+    data_collator: Any
+    ref_model: Any
+    stop_token_id: Any
+    is_deepspeed_enabled: Any
+    is_fsdp_enabled: Any
+    log: Any
+    rollout: Any
+    score: Any
+    shape: Any
+    advantages: Any
+    optimize: Any
+    judge: RewardJudge
+    prompts: PromptStream
+    _load_from_checkpoint: Any
+    _load_optimizer_and_scheduler: Any
+    _load_scaler: Any
+    _load_rng_state: Any
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # What loading a checkpoint asks of a trainer that TRL's PPO never was.
+        self.is_fsdp_xla_v1_enabled = self.is_fsdp_xla_enabled = False
+        self._completions = CompletionLog(Path(self.args.output_dir) / FILE)
+        self._bar: PPOProgress | None = self._own_bar()
+        self._watch_sampling = True
+        self._seconds: dict[str, float] = {}
+        self._since_log: list[dict[str, float]] = []
+        self._stream_state: dict[str, torch.Tensor] | None = None
+        self._dump: CsvDump | None = None
+
+    def train(self, resume_from_checkpoint: Any = None, **unused: Any) -> TrainOutput:
         """Make the updates that are left.
 
         Args:
@@ -79,15 +121,15 @@ class PPOLoop:
                 self._bar.training_bar.close()
         self._event("on_train_end")
         if self.control.should_save:
-            self._save()
+            self._save_now()
         last = self.state.log_history[-1] if self.state.log_history else {}
         return TrainOutput(self.state.global_step, float(last.get("loss/policy_avg", 0.0)), last)
 
-    def _goes_on(self: StructuredPPOTrainer) -> bool:
+    def _goes_on(self) -> bool:
         left = self.state.global_step < self.state.max_steps
         return left and not (self.control.should_training_stop or self.control.should_epoch_stop)
 
-    def _update(self: StructuredPPOTrainer) -> None:
+    def _update(self) -> None:
         """One update, from prompts to log and checkpoint."""
         start = time.perf_counter()
         self._seconds = {}
@@ -108,9 +150,17 @@ class PPOLoop:
         self._keep_completions(rollout, judged, kl)
         self._after_step()
 
+    def _own_bar(self) -> PPOProgress | None:
+        """Our progress bar in place of the trainer's, where there is one."""
+        if self.callback_handler.pop_callback(ProgressCallback) is None:
+            return None
+        bar = PPOProgress()
+        self.callback_handler.add_callback(bar)
+        return bar
+
     # -- begin and end -----------------------------------------------------------------------
 
-    def _begin(self: StructuredPPOTrainer, checkpoint: Path | None) -> None:
+    def _begin(self, checkpoint: Path | None) -> None:
         """Set the counters of the run, or take up those of a checkpoint."""
         args, state = self.args, self.state
         state.global_step, state.episode, state.epoch = 0, 0, 0
@@ -134,9 +184,9 @@ class PPOLoop:
             self._completions.rewind(state.global_step)
         self._dump = None
 
-    def _load(self: StructuredPPOTrainer, folder: Path) -> None:
+    def _load(self, folder: Path) -> None:
         """Weights, optimizer, schedule, scaler, counters and reward state of a checkpoint."""
-        loaded = TrainerState.load_from_json(str(folder / "trainer_state.json"))
+        loaded = type(self.state).load_from_json(str(folder / "trainer_state.json"))
         self.state.global_step, self.state.epoch = loaded.global_step, loaded.epoch
         self.state.log_history = loaded.log_history
         self._stream_state = load_state(self, folder)
@@ -149,37 +199,36 @@ class PPOLoop:
         self._load_optimizer_and_scheduler(str(folder))
         self._load_scaler(str(folder))
 
-    def _restore_stream(self: StructuredPPOTrainer, folder: Path) -> None:
+    def _restore_stream(self, folder: Path) -> None:
         """Deal the prompts again up to where the checkpoint was, then take up its random state."""
         self.prompts.load_state_dict(self._stream_state or {})
         self._load_rng_state(str(folder))
 
-    def _save_checkpoint(self: StructuredPPOTrainer, model: Any, trial: Any) -> None:
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Our part first: a checkpoint with a ``trainer_state.json`` is whole."""
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         save_state(self, folder)
         self.accelerator.wait_for_everyone()
         super()._save_checkpoint(model, trial)  # pyright: ignore[reportAttributeAccessIssue]
 
-    def save_model(
-        self: StructuredPPOTrainer, output_dir: str | None = None, _internal_call: bool = False
-    ) -> None:
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the policy (its adapter, for PEFT) with the tokenizer."""
         wrapped = self.model
         self.model = self.bare_model.policy
+        above: Any = super(_ppo_trainer(), self)  # pyright: ignore[reportArgumentType]
         try:
             # TRL's own looks for the policy on a model that DDP wraps.
-            super(_ppo_trainer(), self).save_model(output_dir, _internal_call)
+            above.save_model(output_dir, _internal_call)
         finally:
             self.model = wrapped
 
-    def _save(self: StructuredPPOTrainer) -> None:
+    def _save_now(self) -> None:
         self._save_checkpoint(self.model, trial=None)
         self._event("on_save")
 
     # -- around an update --------------------------------------------------------------------
 
-    def _advance(self: StructuredPPOTrainer, metrics: dict[str, float], seconds: float) -> None:
+    def _advance(self, metrics: dict[str, float], seconds: float) -> None:
         """Count the update and keep its figures for the next log."""
         args, state = self.args, self.state
         state.global_step += 1
@@ -192,7 +241,7 @@ class PPOLoop:
         self._since_log.append(metrics)
         self.lr_scheduler.step()
 
-    def _after_step(self: StructuredPPOTrainer) -> None:
+    def _after_step(self) -> None:
         """Log, evaluate and save where callbacks want it."""
         self._event("on_step_end")
         if self.control.should_log and self._since_log:
@@ -200,9 +249,9 @@ class PPOLoop:
         if self.control.should_evaluate and self.eval_dataset is not None:
             self.evaluate()
         if self.control.should_save:
-            self._save()
+            self._save_now()
 
-    def _log(self: StructuredPPOTrainer) -> None:
+    def _log(self) -> None:
         """Means over the updates since the last log."""
         names = {name for one in self._since_log for name in one}
         found = {}
@@ -212,15 +261,15 @@ class PPOLoop:
         self._since_log = []
         self.log({**found, "episode": self.state.episode})
 
-    def _event(self: StructuredPPOTrainer, name: str) -> None:
+    def _event(self, name: str) -> None:
         self.control = getattr(self.callback_handler, name)(self.args, self.state, self.control)
 
-    def _on_pass(self: StructuredPPOTrainer, begins: bool) -> None:
+    def _on_pass(self, begins: bool) -> None:
         """The stream of prompts begins or has finished a pass over the data."""
         self._event("on_epoch_begin" if begins else "on_epoch_end")
 
     @contextmanager
-    def _phase(self: StructuredPPOTrainer, name: str) -> Iterator[None]:
+    def _phase(self, name: str) -> Iterator[None]:
         """Say what is being done, and measure it."""
         if self._bar is not None:
             self._bar.phase(name)
@@ -228,15 +277,13 @@ class PPOLoop:
         yield
         self._seconds[name] = time.perf_counter() - start
 
-    def _steer(self: StructuredPPOTrainer, kl: float, rows: int) -> None:
+    def _steer(self, kl: float, rows: int) -> None:
         """Move the KL coefficient toward its target; every rank by the same mean."""
         controller = self.judge.parts.kl_controller
         if controller is not None:
             controller.update(kl, rows * max(self.args.world_size or 1, 1))
 
-    def _keep_completions(
-        self: StructuredPPOTrainer, rollout: Rollout, judged: Judged, kl: torch.Tensor
-    ) -> None:
+    def _keep_completions(self, rollout: Rollout, judged: Judged, kl: torch.Tensor) -> None:
         """Write the update's first answers, and every row's rewards where they are asked for."""
         args, step = self.args, self.state.global_step
         if args.debug_dir is not None:
@@ -247,9 +294,7 @@ class PPOLoop:
         self._completions.write(rows)
         send_table(rows, args.report_to)
 
-    def _write_debug(
-        self: StructuredPPOTrainer, rollout: Rollout, judged: Judged, kl: torch.Tensor
-    ) -> None:
+    def _write_debug(self, rollout: Rollout, judged: Judged, kl: torch.Tensor) -> None:
         rows = completion_rows(
             rollout, judged.scored, kl.sum(dim=1), self.state.global_step, len(rollout)
         )
@@ -273,7 +318,7 @@ class PPOLoop:
 
     @torch.no_grad()
     def evaluate(
-        self: StructuredPPOTrainer,
+        self,
         eval_dataset: Any = None,
         ignore_keys: Any = None,
         metric_key_prefix: str = "eval",
@@ -298,7 +343,7 @@ class PPOLoop:
         lines: list[dict[str, Any]] = []
         for start in range(0, len(mine), size):
             rows = [data[i] for i in mine[start : start + size]]
-            rollout = self.rollout(self._collate(rows), greedy=True)
+            rollout = self.rollout(self.data_collator(rows), greedy=True)
             scored = self.judge.scored(rollout, update=False)
             kl = torch.where(rollout.tokens, rollout.logprobs - rollout.reference, 0.0).sum(dim=1)
             lines += completion_rows(rollout, scored, kl, state.global_step, len(rows))
@@ -317,12 +362,12 @@ class PPOLoop:
         self.control = self.callback_handler.on_evaluate(self.args, state, self.control, metrics)
         return metrics
 
-    def generate_completions(self: StructuredPPOTrainer, sampling: bool = False) -> None:
+    def generate_completions(self, sampling: bool = False) -> None:
         """TRL's name for looking at answers to the evaluation prompts."""
         if self.eval_dataset is not None:
             self.evaluate()
 
-    def _evaluation_data(self: StructuredPPOTrainer, given: Any) -> Any:
+    def _evaluation_data(self, given: Any) -> Any:
         if given is None:
             if self.eval_dataset is None:
                 raise DataError("eval_dataset: there are no prompts to evaluate on; pass some")
@@ -338,7 +383,7 @@ class PPOLoop:
 
     # -- checks ------------------------------------------------------------------------------
 
-    def _require_something(self: StructuredPPOTrainer, judged: Judged) -> None:
+    def _require_something(self, judged: Judged) -> None:
         known = total_over_ranks(float((judged.weights > 0).sum()), judged.weights.device)
         if not known:
             raise DataError(
@@ -346,7 +391,7 @@ class PPOLoop:
                 "locked); give at least one row a number"
             )
 
-    def _preflight(self: StructuredPPOTrainer) -> None:
+    def _preflight(self) -> None:
         """Ask for one reward before the first rollout: what fails here fails at once.
 
         Raises:
@@ -370,9 +415,7 @@ class PPOLoop:
         )
         self.judge.source.scores(trial)
 
-    def _check_sampling(
-        self: StructuredPPOTrainer, watched: SampledLogprobs, rollout: Rollout
-    ) -> None:
+    def _check_sampling(self, watched: SampledLogprobs, rollout: Rollout) -> None:
         """Say once if answers are drawn from another distribution than the policy's."""
         self._watch_sampling = False
         gap = watched.differs(rollout.logprobs, rollout.lengths)

@@ -7,6 +7,7 @@ b rows, W width of the pass, T response columns, H hidden size, D critics.
 from __future__ import annotations
 
 import copy
+import inspect
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -64,7 +65,7 @@ class PolicyAndValue(nn.Module):
         super().__init__()
         self.policy = policy
         self.value_model = value_model
-        self.is_gradient_checkpointing = bool(getattr(policy, "is_gradient_checkpointing", False))
+        self.is_gradient_checkpointing = False
 
     @property
     def shares_trunk(self) -> bool:
@@ -73,14 +74,14 @@ class PolicyAndValue(nn.Module):
 
     def gradient_checkpointing_enable(self, **kwargs: Any) -> None:
         """Recompute the activations of both models in the backward pass."""
-        for model in self._checkpointable():
-            model.gradient_checkpointing_enable(**kwargs)
+        for model in self._trunks():
+            _checkpointing(model, "enable", **kwargs)
         self.is_gradient_checkpointing = True
 
     def gradient_checkpointing_disable(self) -> None:
         """Keep the activations of both models."""
-        for model in self._checkpointable():
-            model.gradient_checkpointing_disable()
+        for model in self._trunks():
+            _checkpointing(model, "disable")
         self.is_gradient_checkpointing = False
 
     def forward(
@@ -119,9 +120,12 @@ class PolicyAndValue(nn.Module):
         chosen = hidden.gather(1, places)
         return critic.score(chosen.to(critic.score.weight.dtype)).float()
 
-    def _checkpointable(self) -> list[Any]:
-        models = [self.policy] if self.shares_trunk else [self.policy, self.value_model]
-        return [m for m in models if hasattr(m, "gradient_checkpointing_enable")]
+    def _trunks(self) -> list[Any]:
+        if self.shares_trunk:
+            return [self.policy]
+        critic: Any = self.value_model
+        inner = getattr(critic, critic.base_model_prefix)
+        return [self.policy, inner if isinstance(critic, BackboneCritic) else critic]
 
 
 def hidden_states(trunk: Any, rows: PackedRows) -> Tensor:
@@ -236,13 +240,21 @@ class BackboneCritic(nn.Module):
         self.score = nn.Linear(hidden_size, dimensions, bias=False, dtype=dtype)
         nn.init.zeros_(self.score.weight)
 
-    def gradient_checkpointing_enable(self, **kwargs: Any) -> None:
-        """As a model does."""
-        cast(Any, self.backbone).gradient_checkpointing_enable(**kwargs)
 
-    def gradient_checkpointing_disable(self) -> None:
-        """As a model does."""
-        cast(Any, self.backbone).gradient_checkpointing_disable()
+def _checkpointing(model: Any, verb: str, **kwargs: Any) -> None:
+    """Turn activation checkpointing on or off, by the name this transformers has for it."""
+    for name in ("activation", "gradient"):
+        change = getattr(model, f"{name}_checkpointing_{verb}", None)
+        if change is not None:
+            if name == "activation" and kwargs:
+                kwargs = {_kwargs_name(change): next(iter(kwargs.values()))}
+            change(**kwargs)
+            return
+
+
+def _kwargs_name(change: Any) -> str:
+    names = inspect.signature(change).parameters
+    return next((n for n in names if n.endswith("checkpointing_kwargs")), next(iter(names)))
 
 
 def check_critic(value_model: Any, dimensions: int, policy: Any) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import ProgressCallback, TrainerCallback
+from transformers import TrainerCallback
 from trl.experimental.ppo import PPOTrainer
 from trl.models.utils import unwrap_model_for_generation
 
@@ -25,14 +24,12 @@ from hf_glm_curriculum.ppo.advantages import (
     whiten,
 )
 from hf_glm_curriculum.ppo.callbacks import MetricsFile
-from hf_glm_curriculum.ppo.completions import FILE, CompletionLog
 from hf_glm_curriculum.ppo.config import StructuredPPOConfig
 from hf_glm_curriculum.ppo.loop import PPOLoop
 from hf_glm_curriculum.ppo.metrics import UpdateStats
 from hf_glm_curriculum.ppo.modules import PolicyAndValue, Readings, hidden_states, score_tokens
 from hf_glm_curriculum.ppo.objective import policy_terms, value_terms
 from hf_glm_curriculum.ppo.packing import by_length
-from hf_glm_curriculum.ppo.progress import PPOProgress
 from hf_glm_curriculum.ppo.prompts import PromptCollator, prepare_prompts
 from hf_glm_curriculum.ppo.reward_source import reward_source
 from hf_glm_curriculum.ppo.rollout import (
@@ -151,12 +148,6 @@ class StructuredPPOTrainer(PPOLoop, PPOTrainer):
         # Micro-batches are weighed by what their mini-batch holds, not divided by their number.
         self.accelerator.gradient_accumulation_steps = 1
         self.prompts = PromptStream(self.dataloader, self._on_pass)
-        self._bar = self._own_bar()
-        self._completions = CompletionLog(Path(args.output_dir) / FILE)
-        self._watch_sampling = True
-        self._collate = self.data_collator
-        self._seconds: dict[str, float] = {}
-        self._since_log: list[dict[str, float]] = []
 
     # -- set-up ------------------------------------------------------------------------------
 
@@ -175,15 +166,6 @@ class StructuredPPOTrainer(PPOLoop, PPOTrainer):
         if hasattr(self.policy_model, "enable_input_require_grads"):
             self.policy_model.enable_input_require_grads()
         self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=kwargs)
-
-    def _own_bar(self) -> PPOProgress | None:
-        """Our progress bar in place of the trainer's, where there is one."""
-        found = self.callback_handler.pop_callback(ProgressCallback)
-        if found is None:
-            return None
-        bar = PPOProgress()
-        self.add_callback(bar)
-        return bar
 
     @property
     def bare_model(self) -> Any:
@@ -418,7 +400,7 @@ class StructuredPPOTrainer(PPOLoop, PPOTrainer):
     def _loss_factor(self) -> float:
         """What undoes the mean that DDP takes over ranks, and DeepSpeed over its accumulation."""
         engine = getattr(self.model, "gradient_accumulation_steps", None)
-        steps = engine() if self.is_deepspeed_enabled and callable(engine) else 1
+        steps: Any = engine() if self.is_deepspeed_enabled and callable(engine) else 1
         return float(world_size() * steps)
 
     # -- forward passes ----------------------------------------------------------------------

@@ -6,7 +6,6 @@ import copy
 import warnings
 
 import pytest
-import torch
 
 pytestmark = pytest.mark.ppo
 
@@ -18,11 +17,27 @@ def upstream(tokenizer, model, reward, value, data, args, **changes):
     """Train TRL's own trainer with the same settings."""
     from trl.experimental.ppo import PPOConfig, PPOTrainer
 
-    names = (
-        "output_dir per_device_train_batch_size gradient_accumulation_steps num_ppo_epochs "
-        "response_length learning_rate use_cpu bf16 report_to save_strategy disable_tqdm seed "
-        "num_mini_batches kl_coef whiten_rewards missing_eos_penalty kl_estimator stop_token lam"
-    ).split()
+    names = [
+        "output_dir",
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+        "num_ppo_epochs",
+        "response_length",
+        "learning_rate",
+        "use_cpu",
+        "bf16",
+        "report_to",
+        "save_strategy",
+        "disable_tqdm",
+        "seed",
+        "num_mini_batches",
+        "kl_coef",
+        "whiten_rewards",
+        "missing_eos_penalty",
+        "kl_estimator",
+        "stop_token",
+        "lam",
+    ]
     fields = {name: getattr(args, name) for name in names}
     fields["total_episodes"] = args.total_updates * args.rows_per_device
     fields["report_to"] = "none"
@@ -113,9 +128,15 @@ def test_settings_follow_upstream(both, shared):
 def test_logged_figures_are_upstreams(both):
     mine, theirs = both(total_updates=1)
     a, b = mine.state.log_history[0], theirs.state.log_history[0]
-    shared = (
-        "objective/kl objective/entropy objective/scores objective/non_score_reward loss/value_avg "
-        "val/clipfrac_avg loss/policy_avg val/num_eos_tokens"
-    ).split()
+    shared = [
+        "objective/kl",
+        "objective/entropy",
+        "objective/scores",
+        "objective/non_score_reward",
+        "loss/value_avg",
+        "val/clipfrac_avg",
+        "loss/policy_avg",
+        "val/num_eos_tokens",
+    ]
     for name in shared:
         assert a[name] == pytest.approx(b[name], abs=2e-5, rel=1e-4), name
