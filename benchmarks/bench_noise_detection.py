@@ -245,8 +245,10 @@ def main() -> None:
         if not ((args.full or args.reuse) and path.exists()):
             atomic_write_json(path, run(seed, args.epochs))
         results.append(json.loads(Path(path).read_text("utf-8")))
+    # Suspicion's readings were chosen on seeds 0 and 1; any other seed plants faults it never saw.
+    seen = args.seed in (0, 1)
     record(
-        "noise_detection",
+        "noise_detection" if seen else "noise_detection_held_out",
         table(results),
         args.seed,
         rows=192,

@@ -39,7 +39,7 @@ SIZES = {
         "HalluQA": 200,
         "SafetyBench": 200,
     },
-    "embedded": {"TruthfulQA": 150, "GSM8K": 40, "XSTest": 150},
+    "embedded": {"TruthfulQA": 500, "GSM8K": 150, "XSTest": 450},
 }
 NAMES = {"embedded_encoder": "MiniLM", "embedded": "SmolLM2-135M"}
 VALIDATION, TEST, FEWEST = 0.2, 0.3, 5
