@@ -12,7 +12,13 @@ from torch import Tensor
 
 from hf_glm_curriculum.data.mixture_board import MixtureBoard
 from hf_glm_curriculum.data.mixture_checks import check_ratios, check_settings, open_sources
-from hf_glm_curriculum.data.mixture_host import UNREAD_EVENTS, StepClock, event_under_way
+from hf_glm_curriculum.data.mixture_host import (
+    UNREAD_EVENTS,
+    EarlyAsks,
+    HostEvent,
+    StepClock,
+    event_under_way,
+)
 from hf_glm_curriculum.data.mixture_index import SourceIndex
 from hf_glm_curriculum.data.mixture_log import Change, ChangeLog
 from hf_glm_curriculum.data.mixture_state import MixtureState
@@ -94,6 +100,7 @@ class CurriculumMixture(datasets.IterableDataset):
         self._clock = StepClock(rows_per_step, stratify, lag_steps)
         self._board = MixtureBoard(len(names), max_changes, window)
         self._log = ChangeLog(self._board, first)
+        self._early = EarlyAsks()
         self._stream = MixtureStream(self._sources, self._board, unit == "label_tokens", stratify)
         features = self._sources[0].dataset.features
         if features is None:
@@ -175,7 +182,13 @@ class CurriculumMixture(datasets.IterableDataset):
             self.connect(event.args)
             step = event.state.global_step if step is None else step
             if unread and event.state.global_step == 0 and self._board.front > 0:
-                self.reset()  # what an earlier run has drawn
+                self._restart()  # what an earlier run has drawn
+            if unread:
+                self._early.note(event, ratios, step)
+        return self._ask(asked, step, unread)
+
+    def _ask(self, asked: list[float], step: int | None, unread: bool) -> int:
+        """Enter a change; ``unread`` before the run has read a row. Returns its first row."""
         if asked == self._log.last.ratios:
             return self._log.last.row
         if step is None:
@@ -250,7 +263,14 @@ class CurriculumMixture(datasets.IterableDataset):
         self._clock.connect(args, streams, self._board.window)
 
     def reset(self) -> None:
-        """Forget all changes after the first row and everything drawn, for a run from the start."""
+        """Forget all changes after the first row and everything drawn, for a run from the start.
+
+        In ``on_train_begin``, what callbacks have asked for in the same event is kept.
+        """
+        self._restart()
+        self._ask_again(event_under_way())
+
+    def _restart(self) -> None:
         self._clock.origin = (0, 0)
         self._log.replace([one for one in self._log.entries if one.row == 0])
         self._stream.begin(None)
@@ -276,6 +296,8 @@ class CurriculumMixture(datasets.IterableDataset):
     def load_state_dict(self, state_dict: dict[str, Any], replay: bool | None = None) -> None:
         """Go on from :meth:`state_dict`; call it before rows are read.
 
+        In ``on_train_begin``, what callbacks have asked for in the same event is asked for again.
+
         Args:
             state_dict: the state.
             replay: begin with the first row again and repeat all changes at their places, for a
@@ -300,8 +322,14 @@ class CurriculumMixture(datasets.IterableDataset):
         self._clock.origin = origin
         self._log.replace(saved.changes)
         self._stream.begin(start)
+        self._ask_again(event)
 
     # -- helpers -----------------------------------------------------------------------------
+
+    def _ask_again(self, event: HostEvent | None) -> None:
+        """Enter anew what callbacks asked for before another began or loaded the log."""
+        for ratios, step in self._early.of(event):
+            self._ask(check_ratios(ratios, self.source_names, self._stratify), step, True)
 
     @property
     def _identity(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,33 @@ def event_under_way() -> HostEvent | None:
             return HostEvent(known["event"], known["args"], known["state"])
         frame = frame.f_back
     return None
+
+
+class EarlyAsks:
+    """What callbacks of the run under way have asked for before it read a row.
+
+    Several callbacks may begin a mixture's log anew, or load it, in one ``on_train_begin``. What
+    others asked for before them in the same event has to outlive that, whichever stands first.
+    """
+
+    def __init__(self) -> None:
+        self._run: Any = None
+        self._asks: list[tuple[dict[str, float], int | None]] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave everything behind: copies are for workers, and runs begin without them."""
+        return {"_run": None, "_asks": []}
+
+    def note(self, event: HostEvent, ratios: Mapping[str, float], step: int | None) -> None:
+        """Keep one ask."""
+        if event.state is not self._run:  # a trainer makes its state anew for every run
+            self._run, self._asks = event.state, []
+        self._asks.append((dict(ratios), step))
+
+    def of(self, event: HostEvent | None) -> list[tuple[dict[str, float], int | None]]:
+        """(ratios, step) asked for so far in an event, in order."""
+        unread = event is not None and event.name in UNREAD_EVENTS
+        return list(self._asks) if unread and event.state is self._run else []
 
 
 @dataclass(frozen=True)

@@ -229,6 +229,33 @@ def test_first_steps_may_each_have_their_ratios(tmp_path):
         assert [{source for source, _ in step} for step in steps] == [{0}, {1}, {0}, {1}]
 
 
+@pytest.mark.parametrize("resumed", [False, True])
+def test_what_is_asked_before_the_first_row_does_not_depend_on_who_stands_first(tmp_path, resumed):
+    class Plan(TrainerCallback):
+        def __init__(self, mixed):
+            self.mixture = mixed
+
+        def on_train_begin(self, args, state, control, **kwargs):
+            for ahead in (0, 1, 3):
+                wanted = {"chat": 0.25 * (ahead + 1)} | {"web": 1 - 0.25 * (ahead + 1)}
+                self.mixture.set_ratios(wanted, step=state.global_step + ahead)
+
+    logs = []
+    for order in (1, -1):
+        mixed, folder = mixture(ALL_WEB, unit="rows"), tmp_path / str(order)
+        if resumed:
+            saving = {"save_strategy": "steps", "save_steps": 6}
+            run(mixed, folder, [MixtureCallback(mixed)], max_steps=6, **saving)
+            mixed = mixture(ALL_WEB, unit="rows")
+        callbacks = [MixtureCallback(mixed), Plan(mixed)][::order]
+        steps, _ = run(mixed, folder, callbacks, resume=resumed or None)
+        logs.append((mixed.changes, steps))
+    assert logs[0] == logs[1]
+    begin = 6 if resumed else 0
+    rows = [one["row"] for one in logs[0][0] if one["row"]]
+    assert rows == [2 * (begin + ahead) for ahead in ((0, 1, 3) if resumed else (1, 3))]
+
+
 @pytest.mark.parametrize("alone", [False, True])
 def test_a_second_run_begins_anew(tmp_path, alone):
     mixed = mixture(ALL_WEB, unit="rows")

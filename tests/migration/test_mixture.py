@@ -91,27 +91,35 @@ def test_a_resumed_run_equals_an_uninterrupted_one(sft, step, tmp_path):
         assert rest == {k: v for k, v in whole.items() if k > step}
 
 
+@pytest.mark.parametrize("whole", [False, True], ids=["late-window", "window-from-step-0"])
 @pytest.mark.parametrize("order", [1, -1])
-def test_beside_the_mixtures_own_callback(order, tmp_path):
-    """Both save the mixture's state, and both start it anew."""
-    mixed = mixture()
-    callbacks = [
-        MixtureCallback(mixed),
-        ObjectiveMigrationCallback(
-            CONFIG, mixture=mixed, pretrain_source="web", instruction_source="chat"
-        ),
-    ][::order]
-    alone = trained(tmp_path / "a", mixture(), False)
-    args = arguments(tmp_path / "b", max_steps=STEPS, per_device_train_batch_size=4)
-    both = Trainer(
-        model=build_model(),
-        args=args,
-        train_dataset=mixed,
-        data_collator=Collator(),
-        callbacks=callbacks,
-    )
-    both.train()
+def test_beside_the_mixtures_own_callback(order, whole, tmp_path):
+    """Both save the mixture's state, and both start it anew; neither loses what the other asked."""
+    config = MigrationConfig(window=1.0, increment=0.02) if whole else CONFIG
+
+    def run(folder: Any, own: bool) -> Any:
+        mixed = mixture()
+        migration = ObjectiveMigrationCallback(
+            config, mixture=mixed, pretrain_source="web", instruction_source="chat"
+        )
+        callbacks = [MixtureCallback(mixed), migration] if own else [migration]
+        trainer = Trainer(
+            model=build_model(),
+            args=arguments(folder, max_steps=STEPS, per_device_train_batch_size=4),
+            train_dataset=mixed,
+            data_collator=Collator(),
+            callbacks=callbacks[::order],
+        )
+        trainer.train()
+        return trainer, mixed
+
+    (alone, log), (both, beside) = run(tmp_path / "a", False), run(tmp_path / "b", True)
+    assert beside.changes == log.changes
+    assert beside.drawn(STEPS) == log.drawn(STEPS)
     assert all(map(torch.equal, both.model.parameters(), alone.model.parameters()))
+    schedule = schedule_for(config, STEPS)
+    asked = series(tmp_path / "b", "ratio_asked")
+    assert asked == {s + 1: pytest.approx(schedule.injected_ratio(s)) for s in range(STEPS)}
 
 
 def test_accumulated_steps_count_as_one(tmp_path):
