@@ -3,61 +3,27 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from datasets import Dataset
-from transformers import Trainer
-from transformers.hyperparameter_search import ALL_HYPERPARAMETER_SEARCH_BACKENDS
-from transformers.trainer_utils import BestRun, HPSearchBackend
 
 from hf_glm_curriculum import SampleLifespanCallback
 from hf_glm_curriculum.reporting import read_metrics
 from hf_glm_curriculum.storage import load_tensors
-from tests.conftest import build_model
-from tests.lifespan.runs import Collator, arguments, random_rows, train
+from tests.lifespan.runs import train
+from tests.trials import search_trials
 
 SETTINGS = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
-
-
-class InTurn:
-    """A search backend that tries the trials 0, 1, … as Optuna's does, without Optuna."""
-
-    name = "optuna"
-
-    def ensure_available(self) -> None:
-        """Nothing is needed."""
-
-    def run(self, trainer, n_trials, direction, **kwargs):
-        for number in range(n_trials):
-            trial = SimpleNamespace(number=number, params={})
-            trainer.train(resume_from_checkpoint=kwargs.get("checkpoint"), trial=trial)
-        return BestRun("0", 0.0, {})
 
 
 @pytest.fixture
 def search(monkeypatch, tmp_path):
     """Run a search of two trials; returns its trainer."""
-    monkeypatch.setitem(ALL_HYPERPARAMETER_SEARCH_BACKENDS, HPSearchBackend.OPTUNA, InTurn)
-    # The one place that asks for Optuna's own type of trial.
-    monkeypatch.setattr("transformers.integrations.hp_params", lambda trial: trial.params)
 
-    def run(callback, trials=2, **kwargs):
-        trainer = Trainer(
-            model_init=lambda: build_model(),
-            args=arguments(tmp_path, **SETTINGS),
-            data_collator=Collator(),
-            train_dataset=Dataset.from_list(random_rows()),
-            callbacks=[callback],
+    def run(callback, trials=2, **search):
+        return search_trials(
+            monkeypatch, tmp_path, [callback], trials=trials, search=search, **SETTINGS
         )
-        trainer.hyperparameter_search(
-            backend="optuna",
-            n_trials=trials,
-            hp_space=lambda trial: {"learning_rate": 1e-2 * (1 + trial.number)},
-            **kwargs,
-        )
-        return trainer
 
     return run
 
