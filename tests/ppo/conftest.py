@@ -22,11 +22,13 @@ if _TRL is None or Version(_TRL) >= Version("1.13"):
 WORDS = ["cat", "dog sat", "a tree grows", "b", "seven birds sing", "no", "the sea", "old stones"]
 
 
-def build_classifier(kind: str = "llama", labels: int = 1, seed: int = 3, **sizes: Any) -> Any:
+def build_classifier(
+    kind: str = "llama", labels: int = 1, seed: int = 3, vocab: int = 260, **sizes: Any
+) -> Any:
     """A random sequence classifier over the tiny tokenizer."""
     config = AutoConfig.for_model(
         kind,
-        vocab_size=260,
+        vocab_size=vocab,
         num_labels=labels,
         bos_token_id=None,
         pad_token_id=0,
