@@ -1,9 +1,6 @@
 """`sft` on a tiny model: what it leaves, how it goes on, and what it refuses."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pandas as pd
 import pytest
@@ -14,6 +11,7 @@ from hf_glm_curriculum.config import load_config
 from hf_glm_curriculum.evaluation.run_folder import read_json_lines
 from hf_glm_curriculum.optional import available
 from tests.conftest import REPOSITORY, build_tokenizer
+from tests.processes import launch
 
 QUICK = (
     *("--epochs", 2, "--held-out", 0.2, "--answers", 3, "--max-new-tokens", 3),
@@ -326,24 +324,8 @@ def test_a_failure_in_mid_run_is_kept_in_run_json(sft, tmp_path, monkeypatch):
 def test_two_processes_train_one_run(tiny_folder, train_file, tmp_path):
     """DDP over gloo: one process evaluates and writes, both train."""
     arguments = ["sft", "--model", tiny_folder, "--data", train_file, *QUICK, "--batch-size", 4]
-    command = [
-        *(sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", 2),
-        *("--num_machines", 1, "--mixed_precision", "no", "--dynamo_backend", "no"),
-        *("--main_process_port", 0, "-m", "hf_glm_curriculum.commands.main"),
-        *arguments,
-        *("--output-dir", tmp_path / "run"),
-    ]
-    # accelerate's own --cpu starts one process whatever is asked for.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
-    result = subprocess.run(
-        [str(word) for word in command],
-        cwd=REPOSITORY,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert result.returncode == 0, result.stderr[-3000:]
+    command = ["-m", "hf_glm_curriculum.commands.main", *arguments]
+    result = launch(*command, "--output-dir", tmp_path / "run", timeout=300)
     assert result.stdout.count("Evaluating before") == 1
     about = read(tmp_path / "run" / "run.json")
     assert about["status"] == "finished" and about["global_step"] == 6

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
-from tests.conftest import REPOSITORY
 from tests.data.mixtures import mixture
 from tests.data.test_mixture_training import ALL_WEB, Schedule, expected, run
+from tests.processes import launch_script
 
 _SCRIPT = """
 import os, sys
@@ -47,18 +43,7 @@ torch.save(results, f"{{folder}}/rank{{rank}}.pt")
 
 @pytest.mark.slow
 def test_two_processes_share_the_rows_of_a_mixture(tmp_path):
-    script = tmp_path / "run.py"
-    script.write_text(_SCRIPT.format(root=str(REPOSITORY)))
-    launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
-    extra = ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-    done = subprocess.run(
-        [sys.executable, *launch, *extra, "--main_process_port", "0", str(script), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=400,
-        env={**os.environ, "ACCELERATE_USE_CPU": "true"},
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    launch_script(_SCRIPT, tmp_path)
     first, second = (torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1))
     for mode in ("dispatched", "sharded", "sft"):
         streamed = ("chat",) if mode == "sharded" else ()

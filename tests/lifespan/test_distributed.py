@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pandas as pd
 import pytest
 import torch
 
 from hf_glm_curriculum import LifespanConfig, SampleLifespanCallback
-from tests.conftest import REPOSITORY
 from tests.lifespan.runs import random_rows, train
+from tests.processes import launch_script
 
 _SCRIPT = """
 import os, sys
@@ -40,21 +36,7 @@ torch.save([p.detach() for p in run.trainer.model.parameters()], f"{{folder}}/ra
 @pytest.mark.parametrize("known", ["known", "streamed"])
 @pytest.mark.parametrize("host", ["trainer", "sft"])
 def test_two_processes_hold_one_ledger(tmp_path, host, known):
-    script = tmp_path / "run.py"
-    script.write_text(_SCRIPT.format(root=str(REPOSITORY)))
-    # accelerate's --cpu starts one process whatever is asked for; its torchrun launcher starts two,
-    # and ACCELERATE_USE_CPU makes them gloo workers.
-    launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
-    extra = ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-    command = [sys.executable, *launch, *extra, "--main_process_port", "0", str(script)]
-    done = subprocess.run(
-        [*command, str(tmp_path), known, host],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "ACCELERATE_USE_CPU": "true"},
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    launch_script(_SCRIPT, tmp_path, known, host)
     first, second = (pd.read_pickle(tmp_path / f"rank{rank}.pkl") for rank in (0, 1))
     pd.testing.assert_frame_equal(first, second)
     assert (first["lifetime"] == 3).all() and len(first) == 12

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
-from tests.conftest import REPOSITORY
+from tests.processes import launch_script
 
 _SCRIPT = """
 import itertools, json, os, sys
@@ -50,17 +47,6 @@ with open(f"{{sys.argv[1]}}/rank{{rank}}.json", "w") as out:
 
 @pytest.mark.slow
 def test_neutral_is_the_plain_trainer_on_two_processes(tmp_path):
-    script = tmp_path / "run.py"
-    script.write_text(_SCRIPT.format(root=str(REPOSITORY)))
-    launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
-    extra = ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-    done = subprocess.run(
-        [sys.executable, *launch, *extra, "--main_process_port", "0", str(script), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=500,
-        env={**os.environ, "ACCELERATE_USE_CPU": "true"},
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    launch_script(_SCRIPT, tmp_path, timeout=500)
     first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1))
     assert first == second

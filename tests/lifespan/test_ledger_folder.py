@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pandas as pd
 import pytest
@@ -17,8 +14,8 @@ from hf_glm_curriculum.errors import StateError
 from hf_glm_curriculum.lifespan import life_views, output
 from hf_glm_curriculum.lifespan.life import SampleLife
 from hf_glm_curriculum.reporting import read_metrics
-from tests.conftest import REPOSITORY
 from tests.lifespan.runs import random_rows, train
+from tests.processes import launch_script
 
 KEPT = {"warmup_visits": 2, "sync_every": 2}
 
@@ -124,18 +121,7 @@ assert torch.distributed.get_world_size() == 2
 
 @pytest.mark.slow
 def test_each_of_two_processes_has_files_of_its_own_with_one_content(tmp_path):
-    script = tmp_path / "run.py"
-    script.write_text(_TWO_PROCESSES.format(root=str(REPOSITORY)))
-    launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
-    extra = ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-    done = subprocess.run(
-        [sys.executable, *launch, *extra, "--main_process_port", "0", str(script), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "ACCELERATE_USE_CPU": "true"},
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    launch_script(_TWO_PROCESSES, tmp_path)
     folders = [tmp_path / "files" / "lifespan" / f"rank{rank}" for rank in (0, 1)]
     first, second = (SampleLedger.open(folder).to_pandas() for folder in folders)
     pd.testing.assert_frame_equal(first, second)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pandas as pd
 import pytest
 import torch
 
-from tests.conftest import REPOSITORY
+from tests.processes import launch_script
 
 _SCRIPT = """
 import os, random, sys
@@ -47,18 +43,7 @@ torch.save(result, f"{{folder}}/rank{{rank}}.pt")
 
 @pytest.mark.slow
 def test_two_processes_draw_one_epoch_and_hear_one_judge(tmp_path):
-    script = tmp_path / "run.py"
-    script.write_text(_SCRIPT.format(root=str(REPOSITORY)))
-    launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
-    extra = ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-    done = subprocess.run(
-        [sys.executable, *launch, *extra, "--main_process_port", "0", str(script), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "ACCELERATE_USE_CPU": "true"},
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    launch_script(_SCRIPT, tmp_path)
     frames = [pd.read_pickle(tmp_path / f"rank{rank}.pkl") for rank in (0, 1)]
     pd.testing.assert_frame_equal(*frames)
     assert set(frames[0]["state"]) > {"TRAINING", "RELABEL"}

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
 
-from tests.conftest import REPOSITORY
+from tests.processes import launch_script
 
 _SCRIPT = """
 import json, os, sys
@@ -75,19 +72,7 @@ with open(f"{{folder}}/rank{{rank}}.json", "w") as file:
 
 @pytest.mark.slow
 def test_two_processes_apply_every_change_at_the_same_step(tmp_path):
-    script = tmp_path / "run.py"
-    script.write_text(_SCRIPT.format(root=str(REPOSITORY)))
-    launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
-    extra = ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-    command = [sys.executable, *launch, *extra, "--main_process_port", "0", str(script)]
-    done = subprocess.run(
-        [*command, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "ACCELERATE_USE_CPU": "true"},
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    launch_script(_SCRIPT, tmp_path)
     first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1))
     assert first["weights"] == second["weights"]
     assert [w["soft"] for w in first["weights"]] == [1.0] * 2 + [0.3] * 14

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -19,9 +17,9 @@ from hf_glm_curriculum.migration.config import MigrationConfig
 from hf_glm_curriculum.migration.gates import LayerGates
 from hf_glm_curriculum.migration.schedule import layer_weights
 from hf_glm_curriculum.models import decoder_layers
-from tests.conftest import REPOSITORY
 from tests.migration.runs import ROWS, migration, run
 from tests.migration.tiny import combined, family, gradients, random_batch, token_losses
+from tests.processes import launch_script
 
 STEEP = MigrationConfig(gamma_bottom=3.0, gamma_top=0.5)
 
@@ -49,18 +47,7 @@ if rank == 0:
 
 @pytest.mark.slow
 def test_two_processes_are_one_with_twice_the_batch(tmp_path):
-    script = tmp_path / "run.py"
-    script.write_text(_SCRIPT.format(root=str(REPOSITORY)))
-    launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
-    extra = ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-    done = subprocess.run(
-        [sys.executable, *launch, *extra, "--main_process_port", "0", str(script), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=500,
-        env={**os.environ, "ACCELERATE_USE_CPU": "true"},
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    launch_script(_SCRIPT, tmp_path, timeout=500)
     ranks = [torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1)]
     assert all(map(torch.equal, *ranks))
     alone = run([migration()], max_steps=3, output_dir=tmp_path / "alone")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +13,8 @@ from hf_glm_curriculum.rewards.training_config import (
     BackboneTrainingConfig,
     RewardTrainingConfig,
 )
-from tests.conftest import REPOSITORY, build_model, build_tokenizer
+from tests.conftest import build_model, build_tokenizer
+from tests.processes import launch_script
 from tests.rewards.examples import DIMENSIONS, tiny_data
 
 _SCRIPT = """
@@ -54,18 +52,7 @@ def tune(folder: Path, batch_size: int):
 
 @pytest.mark.slow
 def test_two_processes_tune_as_one(tmp_path):
-    script = tmp_path / "run.py"
-    script.write_text(_SCRIPT.format(root=str(REPOSITORY)))
-    launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
-    extra = ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-    done = subprocess.run(
-        [sys.executable, *launch, *extra, "--main_process_port", "0", str(script), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=400,
-        env={**os.environ, "ACCELERATE_USE_CPU": "true"},
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    launch_script(_SCRIPT, tmp_path)
     first, second = (torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1))
     alone = tune(tmp_path / "alone", batch_size=8)
     for one, two, single in zip(first, second, alone.model.parameters(), strict=True):

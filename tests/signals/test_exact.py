@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pandas as pd
@@ -17,8 +14,9 @@ from hf_glm_curriculum.errors import IncompatibleError
 from hf_glm_curriculum.models import causal_lm
 from hf_glm_curriculum.signals.exact import GhostNorms
 from hf_glm_curriculum.signals.probe import SampleProbe
-from tests.conftest import REPOSITORY, build_model
+from tests.conftest import build_model
 from tests.lifespan.runs import Collator, random_rows, train
+from tests.processes import launch_script
 
 CONFIG = LifespanConfig(grad_norm="exact", weighting="none", life_threshold=0.0)
 UNTIED = {"tie_word_embeddings": False}
@@ -493,18 +491,7 @@ callback.ledger.to_pandas().to_pickle(f"{{sys.argv[1]}}/rank{{os.environ['RANK']
 
 @pytest.mark.slow
 def test_two_processes_see_one_sample_at_a_time(tmp_path):
-    script = tmp_path / "run.py"
-    script.write_text(_TWO_PROCESSES.format(root=str(REPOSITORY)))
-    launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
-    extra = ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-    done = subprocess.run(
-        [sys.executable, *launch, *extra, "--main_process_port", "0", str(script), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "ACCELERATE_USE_CPU": "true"},
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    launch_script(_TWO_PROCESSES, tmp_path)
     rows = random_rows(8)
     expected = alone(build_model("llama", tie_word_embeddings=True), rows)
     for rank in (0, 1):
