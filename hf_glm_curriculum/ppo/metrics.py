@@ -108,7 +108,6 @@ def rollout_metrics(rollout: Rollout, judged: Judged, kl: Tensor) -> dict[str, f
         "policy/entropy_avg": float(torch.where(tokens, rollout.entropy, 0.0).sum() / tokens.sum()),
         "val/num_eos_tokens": float(rollout.ended.sum()),
         "ppo/kl_coef_mean": float(judged.kl_coefficients.mean()),
-        "ppo/row_weight_max": float(judged.weights.max()),
     }
     scored = judged.scored.metrics()
     if judged.scored.shaping is None:

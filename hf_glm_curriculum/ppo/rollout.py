@@ -186,7 +186,12 @@ class SampledLogprobs(LogitsProcessor):
         self._last = None
 
     def differs(self, logprobs: Tensor, lengths: Tensor) -> float:
-        """Largest difference to the policy's log-probabilities over the answers' tokens, nats."""
+        """Largest difference to the policy's log-probabilities over the answers' tokens, nats.
+
+        0 where nothing was recorded: an engine of the user's own drew the answers.
+        """
+        if not self.columns:
+            return 0.0
         drawn = torch.stack(self.columns, dim=1)
         rows, columns = drawn.shape
         gap = (drawn - logprobs[:rows, :columns]).abs()

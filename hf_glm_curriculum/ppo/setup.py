@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState
 from torch import nn
 
@@ -115,7 +115,7 @@ def check_rows(args: StructuredPPOConfig, rows: int) -> None:
     Raises:
         DataError: if there are fewer prompts than an update takes.
     """
-    per_update = args.rows_per_device * max(args.world_size or 1, 1)
+    per_update = args.rows_per_device * PartialState().num_processes
     if rows < per_update:
         raise DataError(
             f"train_dataset: has {rows} prompts, and an update takes {per_update}; lower "

@@ -127,10 +127,10 @@ class StructuredPPOTrainer(PPOLoop, PPOTrainer):
             eval_dataset = prepare_prompts(
                 eval_dataset, processing_class, **how, field="eval_dataset"
             )
+        setup.set_precision(args)
         setup.check_rows(args, len(prepared))
         peft = peft_config is not None or hasattr(model, "peft_config")
         value_model = setup.value_model_for(args, value_model, model, self.judge.critics, peft)
-        setup.set_precision(args)
         super().__init__(
             args=args,
             processing_class=processing_class,

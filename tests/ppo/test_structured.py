@@ -33,7 +33,7 @@ class Scorer:
         rows = []
         for response in responses:
             size = len(response)
-            raw = [(size % 7) / 7, (response.count("e") % 3) / 3, (size % 5) / 5]
+            raw = [sum(map(ord, response)) % 10 / 10, (response.count("e") % 3) / 3, (size % 5) / 5]
             rows.append([self.constant.get(n, s) for n, s in zip(NAMES, raw, strict=True)])
         scores = torch.tensor(rows)
         confidence = torch.as_tensor(self.confident).expand_as(scores).clone()

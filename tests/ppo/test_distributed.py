@@ -1,0 +1,42 @@
+"""Two gloo processes with two prompts each are one process with four."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from tests.processes import launch_script
+
+pytestmark = [pytest.mark.ppo, pytest.mark.slow]
+
+_SCRIPT = """
+import os, sys
+sys.path.insert(0, {root!r})
+import torch
+torch.set_num_threads(1)
+from tests.ppo.runs import train
+rank = int(os.environ["RANK"])
+trainer = train(sys.argv[1] + "/run", 2, ddp_backend="gloo", gradient_accumulation_steps=1)
+assert torch.distributed.get_world_size() == 2
+assert isinstance(trainer.model, torch.nn.parallel.DistributedDataParallel)
+state = dict(trainer.bare_model.named_parameters())
+torch.save({{n: p.detach() for n, p in state.items()}}, f"{{sys.argv[1]}}/rank{{rank}}.pt")
+"""
+
+
+def test_two_processes_are_one(tmp_path):
+    from tests.ppo.runs import train
+
+    launch_script(_SCRIPT, tmp_path)
+    first, second = (torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    alone = train(str(tmp_path / "alone"), 4)
+    for name, parameter in alone.bare_model.named_parameters():
+        assert torch.allclose(parameter, first[name], atol=1e-5), name
+    files = (tmp_path / "run" / "metrics.jsonl", tmp_path / "alone" / "metrics.jsonl")
+    both, one = ([json.loads(x) for x in f.read_text().splitlines()] for f in files)
+    for ours, theirs in zip(both, one, strict=True):
+        for name in ("objective/kl", "loss/policy_avg", "loss/value_avg", "structured/open"):
+            assert ours[name] == pytest.approx(theirs[name], abs=1e-4), name
