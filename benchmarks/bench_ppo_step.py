@@ -1,18 +1,19 @@
 """``ppo_step``: one update of ours over one of TRL 1.12's ``PPOTrainer`` on SmolLM2-135M.
 
-The same 16 real prompts (self-instruct, chat template, 4 × 4 rows), answers of up to 48 tokens
-that may end before, two epochs, float32, a SmolLM2 sequence classifier with a random head as the
-reward. Both draw the same answers. Full fine-tuning: the same policy, value model and reference in
-both. LoRA (rank 16, every linear layer): TRL's own run with the separate, fully trained value model
-it asks for; ours with the adapter switched off as the reference and a value head on the policy's
-trunk.
+The same 16 of 48 real prompts (self-instruct, chat template, 4 × 4 rows), answers of up to 48
+tokens that may end before, two epochs, float32, a SmolLM2 sequence classifier with a random head as
+the reward. Both draw the same answers. Full fine-tuning: the same policy, value model and reference
+in both. LoRA (rank 16, every linear layer): TRL's own run with the separate, fully trained value
+model it asks for; ours with the adapter switched off as the reference and a value head on the
+policy's trunk.
 
 Every arm is a process of its own, so that its memory peak is its own. Peaks are resident memory
 above what the process held before it loaded a model. Time is processor time of one whole update,
-generation and scoring included, after a warm-up of one tiny generation and backward. The second
-epoch runs with Adam's states in place, so one update shows the peak of all. bf16 and gradient
-checkpointing are off: TRL's PPO would ignore them. The pad token is not the EOS token, as TRL takes
-every pad id for padding.
+generation and scoring included, after a warm-up of one tiny generation and backward. On a machine
+that others use it depends on them, so the arithmetic of all matrix products is counted too. The
+second epoch runs with Adam's states in place, so one update shows the peak of all. bf16 and
+gradient checkpointing are off: TRL's PPO would ignore them. The pad token is not the EOS token, as
+TRL takes every pad id for padding.
 """
 
 from __future__ import annotations
@@ -33,12 +34,14 @@ from common import parser, record
 from datasets import Dataset
 from memory import MemoryWatch
 from planted_faults import self_instruct
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 from transformers import AutoModelForSequenceClassification
 
 from hf_glm_curriculum.embedded import embedded_model_path
 from hf_glm_curriculum.models import load_model
 
-ARMS = ("TRL full", "ours full", "TRL LoRA", "ours LoRA")
+ARMS = ("TRL full", "TRL LoRA", "ours full", "ours LoRA")
 ROWS, PER_DEVICE, RESPONSE, EPOCHS = 16, 4, 48, 2
 PAD = "<|endoftext|>"
 FIGURES = ("objective/scores", "objective/kl", "objective/entropy", "val/num_eos_tokens")
@@ -68,10 +71,13 @@ def settings(folder: str, seed: int) -> dict[str, Any]:
 
 
 def prompts(tokenizer: Any, seed: int) -> Dataset:
-    """Sixteen prompts as token ids, of unequal lengths."""
+    """Prompts as token ids, of unequal lengths, for three updates.
+
+    On the last batch of its data TRL steps after every micro-batch, so that must not be the one.
+    """
     rows = self_instruct()
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
-    texts = [rows[i].prompt for i in order[:ROWS].tolist()]
+    texts = [rows[i].prompt for i in order[: 3 * ROWS].tolist()]
     ids = [
         tokenizer.apply_chat_template(
             [{"role": "user", "content": text}],
@@ -128,6 +134,22 @@ def warm_up(policy: Any) -> None:
     policy.zero_grad(set_to_none=True)
 
 
+class Arithmetic(TorchDispatchMode):
+    """Counts the floating-point operations of matrix products, forward and backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation and count it."""
+        found = func(*args, **(kwargs or {}))
+        formula = flop_registry.get(func._overloadpacket)
+        if formula is not None:
+            self.operations += formula(*args, **(kwargs or {}), out_val=found)
+        return found
+
+
 def one_process(arm: str, seed: int, profile: Path | None) -> dict[str, Any]:
     """One update in this process."""
     torch.set_num_threads(1)
@@ -150,8 +172,10 @@ def one_process(arm: str, seed: int, profile: Path | None) -> dict[str, Any]:
         trainer = trainer_for(arm, tokenizer, policy, data, folder, seed)
         before = watch.highest()
         start, wall = time.process_time(), time.perf_counter()
+        counter = Arithmetic()
         if profile is None:
-            trainer.train()
+            with counter:
+                trainer.train()
         else:
             profiled(trainer, profile)
         seconds, waited = time.process_time() - start, time.perf_counter() - wall
@@ -162,6 +186,7 @@ def one_process(arm: str, seed: int, profile: Path | None) -> dict[str, Any]:
         "arm": arm,
         "seconds": seconds,
         "wall": waited,
+        "operations": counter.operations,
         "loaded": before["resident"],
         "peak": peak["resident"],
         "anonymous": peak["anonymous"],
@@ -219,6 +244,14 @@ def table(found: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
                     "note": f"{mine:,.0f} and {other:,.0f} {unit}",
                 }
             )
+        counts = [_median(one, "operations") / 1e12 for one in (ours, theirs)]
+        rows.append(
+            {
+                "measure": f"arithmetic of an update, {kind}: ours / TRL",
+                "value": counts[0] / counts[1],
+                "note": f"{counts[0]:.1f} and {counts[1]:.1f} Tflop",
+            }
+        )
     rows += [_figures(found, name) for name in FIGURES]
     return [*rows, *(_details(arm, found[arm]) for arm in ARMS)]
 
