@@ -126,7 +126,7 @@ def ppo_settings(settings: QuickstartConfig, folder: Path) -> PpoCommandConfig:
         held_out=0.15,
         answers=8 if fast else 32,
         output_dir=str(folder / PPO),
-        updates=2 if fast else 8,
+        updates=2 if fast else 6,
         batch_size=8 if fast else 16,
         ppo_epochs=2,
         learning_rate=1e-4,
@@ -171,7 +171,7 @@ def _write_demo(settings: QuickstartConfig, folder: Path) -> None:
     from hf_glm_curriculum.evaluation.run_folder import read_json_lines
 
     data = folder / DEMO
-    pairs = demo_preferences(90 if settings.fast else 300, settings.seed, languages=("en",))
+    pairs = demo_preferences(90 if settings.fast else 240, settings.seed, languages=("en",))
     known = {
         row["prompt"] for name in ("train.jsonl", HELDOUT) for row in read_json_lines(data / name)
     }

@@ -19,10 +19,14 @@ def run(args: argparse.Namespace) -> int:
         StateError: The folder is not a run's, or the page cannot be written.
     """
     from hf_glm_curriculum.commands.console import say
+    from hf_glm_curriculum.commands.reward_refresh_report import DRIFT, write_refresh_report
     from hf_glm_curriculum.commands.reward_report import FIGURES, write_reward_report
     from hf_glm_curriculum.evaluation.report import write_report
 
-    reward = (Path(args.run).expanduser() / FIGURES).is_file()
-    path = (write_reward_report if reward else write_report)(args.run, args.out)
+    folder = Path(args.run).expanduser()
+    write = write_report
+    for mark, writer in ((FIGURES, write_reward_report), (DRIFT, write_refresh_report)):
+        write = writer if (folder / mark).is_file() else write
+    path = write(args.run, args.out)
     say(f"report: {path}")
     return 0

@@ -39,6 +39,11 @@ def run(args: argparse.Namespace) -> int:
     from hf_glm_curriculum.commands.run_state import plan_folder
 
     plan = plan_folder(config.output_dir, config.resume, config.overwrite)
+    if config.refresh is not None:
+        from hf_glm_curriculum.commands.reward_refresh import run_refresh
+
+        run_refresh(config, plan, {"command": "reward", "argv": args.argv})
+        return 0
     title = f"Rewards in {', '.join(config.dimensions)} by {config.model}"
     outcome = run_reward(config, plan, {"command": "reward", "argv": args.argv, "title": title})
     if outcome is not None:

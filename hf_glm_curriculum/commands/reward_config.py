@@ -8,6 +8,7 @@ from typing import Literal
 from hf_glm_curriculum.errors import ConfigError
 from hf_glm_curriculum.rewards.config import DEFAULT_DIMENSIONS, check_dimensions
 from hf_glm_curriculum.rewards.construct import SamplingConfig
+from hf_glm_curriculum.rewards.flywheel import FlywheelConfig
 from hf_glm_curriculum.rewards.training_config import RewardTrainingConfig
 
 
@@ -33,7 +34,26 @@ rules."""
     """The backbone: a folder, a hub id, "embedded" (SmolLM2) or "embedded_encoder" (MiniLM)."""
 
     sampler: str | None = None
-    """The model that answers prompts; null takes the backbone's own."""
+    """The model that answers prompts: the present policy where a run is refreshed; null takes the \
+backbone's own."""
+
+    refresh: str | None = None
+    """A finished run of this command whose heads are trained anew, on the answers that sampler \
+gives to prompts now."""
+
+    fixed: list[str] = field(default_factory=list)
+    """With refresh: pairs that old and new heads are compared on; that run's own test pairs without \
+any."""
+
+    judge: str | None = None
+    """With refresh: a scalar reward model that ranks answers to prompts without an answer_check, \
+in preference_dimension."""
+
+    tolerance: float = 0.02
+    """With refresh: accuracy on the fixed pairs that a dimension may lose, or the old heads stay."""
+
+    harvest_into: str | None = None
+    """With refresh: JSONL of SFT records to which the answers that pass are added."""
 
     dimensions: list[str] = field(default_factory=lambda: list(DEFAULT_DIMENSIONS))
     """Names of the dimensions."""
@@ -102,6 +122,9 @@ their start."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     """How answers to prompts are sampled and paired."""
 
+    flywheel: FlywheelConfig = field(default_factory=FlywheelConfig)
+    """What an answer must be to go back into SFT data."""
+
     def __post_init__(self) -> None:
         """Check every field.
 
@@ -125,3 +148,30 @@ their start."""
             )
         if self.resume and self.overwrite:
             raise ConfigError("resume, overwrite: contradict each other; set one of the two")
+        self._check_refresh()
+
+    def _check_refresh(self) -> None:
+        if self.refresh is None:
+            for name in ("fixed", "judge", "harvest_into"):
+                if getattr(self, name):
+                    raise ConfigError(
+                        f"{name}: belongs to refresh, which is not set; pass --refresh RUN"
+                    )
+            return
+        if not 0 <= self.tolerance <= 1:
+            raise ConfigError(f"tolerance: must lie in [0, 1], got {self.tolerance}")
+        for name in ("demo", "unseen", "push_to_hub"):
+            if getattr(self, name):
+                raise ConfigError(f"{name}: is not for a refresh; leave it out")
+        for name, what in (("sampler", "the present policy"), ("prompts", "what it answers")):
+            if not getattr(self, name):
+                raise ConfigError(f"{name}: a refresh needs {what}; pass --{name}")
+        if self.training.tuning.backbone != "frozen":
+            raise ConfigError(
+                f"backbone: a refresh trains heads on the backbone as it is, got "
+                f"{self.training.tuning.backbone!r}; set frozen, or train a new model on the pairs"
+            )
+        if self.judge is not None and self.preference_dimension is None:
+            raise ConfigError(
+                "judge: preference_dimension must say what it ranks; pass --preference-dimension"
+            )

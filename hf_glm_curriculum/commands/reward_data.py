@@ -19,13 +19,29 @@ def data_of(config: RewardCommandConfig, plan: FolderPlan) -> Any:
         ConfigError: Nothing is named.
         DataError: A row does not fit, or a dimension has too few prompts.
     """
-    from hf_glm_curriculum.rewards.reward_data import read_rows, reward_data
+    from hf_glm_curriculum.rewards.reward_data import reward_data
 
     if not (config.preferences or config.ratings or config.prompts or config.demo):
         raise ConfigError(
             "preferences, ratings, prompts: need at least one file; pass --preferences FILE, or "
             "--demo 600 to try it out"
         )
+    pairs, ratings = named_rows(config)
+    if config.prompts:
+        pairs += _sampled(config, plan)
+    data = reward_data(pairs, ratings, config.dimensions, config.preference_dimension)
+    training = config.training
+    return data.split(config.validation, config.test, training.seed, config.unseen)
+
+
+def named_rows(config: RewardCommandConfig) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Pairs and ratings of the files that the config names, and its demo pairs.
+
+    Raises:
+        DataError: A row does not fit.
+    """
+    from hf_glm_curriculum.rewards.reward_data import read_rows
+
     pairs, ratings = read_rows(
         config.preferences,
         config.ratings,
@@ -33,12 +49,7 @@ def data_of(config: RewardCommandConfig, plan: FolderPlan) -> Any:
         preference_dimension=config.preference_dimension,
         source_column=config.source_column,
     )
-    pairs += _demo(config)
-    if config.prompts:
-        pairs += _sampled(config, plan)
-    data = reward_data(pairs, ratings, config.dimensions, config.preference_dimension)
-    training = config.training
-    return data.split(config.validation, config.test, training.seed, config.unseen)
+    return pairs + _demo(config), ratings
 
 
 def _demo(config: RewardCommandConfig) -> list[dict[str, Any]]:

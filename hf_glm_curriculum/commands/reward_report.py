@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ def write_reward_report(
         if figures["figures"].get(split)
     ]
     parts += [_picture(folder, *picture) for picture in _PICTURES]
-    parts += [_dimensions(figures), _sources(figures), _mistakes(folder), _settings(about)]
+    parts += [_dimensions(figures), _sources(figures), _mistakes(folder), settings_section(about)]
     heading = _header(about, figures)
     written = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M")
     footer = f"Written by hf_glm_curriculum, {written}. The page loads nothing from outside."
@@ -103,10 +104,14 @@ def _picture(folder: Path, name: str, title: str, why: str) -> str:
     path = folder / "rewards" / f"{name}.png"
     if not path.exists():
         return ""
+    return section(name, title, why, image_tag(path, title))
+
+
+def image_tag(path: Path, title: str) -> str:
+    """A PNG inside the page."""
     data = base64.b64encode(path.read_bytes()).decode("ascii")
     style = "max-width:100%;background:#fff"
-    image = f'<img alt="{esc(title)}" style="{style}" src="data:image/png;base64,{data}">'
-    return section(name, title, why, image)
+    return f'<img alt="{esc(title)}" style="{style}" src="data:image/png;base64,{data}">'
 
 
 def _dimensions(figures: dict[str, Any]) -> str:
@@ -167,7 +172,8 @@ def _mistakes(folder: Path) -> str:
     return section("mistakes", "Most confident mistakes", why, "".join(parts))
 
 
-def _settings(about: dict[str, Any]) -> str:
+def settings_section(about: Mapping[str, Any]) -> str:
+    """Section of the settings that a run was started with."""
     text = json.dumps(about.get("config", {}), indent=2, ensure_ascii=False)
     return section(
         "configuration",

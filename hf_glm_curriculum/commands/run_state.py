@@ -36,6 +36,7 @@ _OURS = (
     "model",
     "demo_data",
     "rewards",
+    "refresh",
     "tuned",
     "completions.jsonl",
     "stages",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hf_glm_curriculum.evaluation.report_samples import answers, score_chips
@@ -13,9 +14,13 @@ from hf_glm_curriculum.evaluation.run_folder import (
     read_run,
 )
 from hf_glm_curriculum.evaluation.svg_charts import Line, line_chart
+from hf_glm_curriculum.storage import read_json
 
 STAGE = "stages/ppo"
 """Where a run of several stages keeps its PPO run."""
+
+HEADS = "stages/reward"
+"""Where it keeps the run that made the reward model."""
 
 COMPLETIONS_FILE = "completions.jsonl"
 _SCORE, _OPEN, _ALARM = "structured/score_", "structured/open_", "/alarm_"
@@ -33,6 +38,7 @@ def ppo(run: RunFolder) -> str | None:
         return None
     found = run if own else read_run(run.path / STAGE)
     parts = [_facts(found), _alarms(found), _scores(found), _curves(found)]
+    parts.append("" if own else _heads(run.path / HEADS))
     parts.append("" if own else answers(found) or "")
     parts.append(_completions(found))
     return "".join(parts) or None
@@ -110,6 +116,28 @@ def _scores(run: RunFolder) -> str:
     table = f"<table><thead><tr><th>dimension</th>{head}</tr></thead><tbody>{rows}</tbody></table>"
     caption = "Held-out answers, by the reward they were trained on"
     return f'<h3>{caption}</h3><div class="wide">{table}</div>'
+
+
+def _heads(folder: Path) -> str:
+    """What the reward model is worth on test prompts."""
+    path = folder / "rewards" / "figures.json"
+    if not path.exists():
+        return ""
+    found = read_json(path)
+    rows = "".join(
+        f'<tr><td>{esc(name)}</td><td class="n">{number(one.get("pairs"))}</td>'
+        f'<td class="n">{percent(one.get("pairwise_accuracy"))}</td>'
+        f'<td class="n">{number(one.get("ece"))}</td>'
+        f'<td class="n">{percent(one.get("open_share"))}</td></tr>'
+        for name, one in (found["figures"].get(found["split"]) or {}).items()
+    )
+    titles = ("pairs", "right", "ECE of the confidence", "above the gate")
+    head = "".join(f'<th class="n">{title}</th>' for title in titles)
+    return (
+        f"<h3>Heads of the reward model, on {esc(found['split'])} prompts</h3>"
+        f'<div class="wide"><table><thead><tr><th>dimension</th>{head}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
+    )
 
 
 def _curves(run: RunFolder) -> str:

@@ -80,10 +80,85 @@ def test_other_settings_in_the_same_folder_are_refused(finished, refused, tiny_f
 
 def test_the_same_seed_gives_the_same_run(finished, cli, tiny_folder, tmp_path):
     status, _, errors = cli(
-        "quickstart", "--model", tiny_folder, "--output-dir", tmp_path / "run", *FAST
+        "quickstart", "--model", tiny_folder, "--output-dir", tmp_path / "run", *FAST, "--no-ppo"
     )
     assert status == 0, errors
     assert files(tmp_path / "run") == files(finished)
+
+
+@pytest.mark.ppo
+def test_reward_heads_and_ppo_follow(finished):
+    about = json.loads((finished / "run.json").read_text())
+    assert set(about["stages"]) == {"stages/reward", "stages/ppo"}
+    for stage in about["stages"]:
+        one = json.loads((finished / stage / "run.json").read_text())
+        assert one["status"] == "finished", stage
+    ppo = json.loads((finished / "stages" / "ppo" / "run.json").read_text())
+    assert ppo["global_step"] == 2 and ppo["config"]["model"] == str(finished)
+    rows = read_json_lines(finished / "stages" / "ppo" / "evaluation" / "generations.jsonl")
+    tuned = read_json_lines(finished / "evaluation" / "generations.jsonl")
+    assert [row["prompt"] for row in rows] == [row["prompt"] for row in tuned]
+    assert [row["before"] for row in rows] == [row["after"] for row in tuned], "one policy"
+    assert set(rows[0]["scores_after"]) == {"factual", "logic", "compliance"}
+    data = finished / "demo_data"
+    seen = {
+        row["prompt"]
+        for name in ("train", "heldout")
+        for row in read_json_lines(data / f"{name}.jsonl")
+    }
+    assert not seen & {row["prompt"] for row in read_json_lines(data / "prompts.jsonl")}
+    text = (finished / "report.html").read_text("utf-8")
+    assert "<h2>Policy optimisation</h2>" in text and "score before" in text
+    assert "Heads of the reward model" in text
+
+
+@pytest.mark.ppo
+@pytest.mark.parametrize("where", ["fine-tuned", "reward", "ppo"])
+def test_a_kill_at_any_stage_goes_on_there(
+    finished, cli, tiny_folder, tmp_path, monkeypatch, where
+):
+    from hf_glm_curriculum.commands import quickstart_stages, reward_run
+    from hf_glm_curriculum.rewards.monitor import RewardHackingMonitor
+
+    def die(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    folder = tmp_path / "run"
+    arguments = ["quickstart", "--model", tiny_folder, "--output-dir", folder, *FAST]
+    places = {
+        "fine-tuned": (quickstart_stages, "run_stages"),
+        "reward": (reward_run, "_write"),
+        "ppo": (RewardHackingMonitor, "on_save"),
+    }
+    with monkeypatch.context() as patch:
+        patch.setattr(*places[where], die)
+        assert cli(*arguments)[0] == 130
+    if where != "fine-tuned":
+        patched = (folder / "stages" / where / "run.json").read_text()
+        assert json.loads(patched)["status"] == "interrupted"
+    before = (folder / "lifespan" / "samples.csv").stat().st_mtime_ns
+    status, shown, errors = cli(*arguments)
+    assert status == 0, errors
+    assert (folder / "lifespan" / "samples.csv").stat().st_mtime_ns == before
+    name = "stages/ppo/evaluation/generations.jsonl"
+    assert (folder / name).read_text("utf-8") == (finished / name).read_text("utf-8")
+    assert "fine-tuned" in shown and "after PPO" in shown
+
+
+def test_without_ppo_in_trl_the_rest_is_done(cli, tiny_folder, tmp_path, monkeypatch):
+    from hf_glm_curriculum.commands import ppo_train
+
+    reason = "ppo: TRL 1.16.0 has no PPOTrainer"
+    monkeypatch.setattr(ppo_train, "left_out", lambda: reason)
+    folder = tmp_path / "run"
+    arguments = ["quickstart", "--model", tiny_folder, "--output-dir", folder, *FAST]
+    status, shown, errors = cli(*arguments)
+    assert status == 0, errors
+    assert f"reward model and PPO left out: {reason}" in shown and "held-out loss" in shown
+    assert not (folder / "stages").exists()
+    assert reason in (folder / "report.html").read_text("utf-8")
+    status, shown, _ = cli(*arguments)
+    assert status == 0 and "holds this run already" in shown
 
 
 KILLER = """
@@ -104,7 +179,7 @@ main(sys.argv[2:])
 @pytest.mark.parametrize("step", [2, 5])
 def test_a_killed_run_picks_up_and_ends_the_same(finished, cli, tiny_folder, tmp_path, step):
     folder = tmp_path / "run"
-    arguments = ["quickstart", "--model", tiny_folder, "--output-dir", folder, *FAST]
+    arguments = ["quickstart", "--model", tiny_folder, "--output-dir", folder, *FAST, "--no-ppo"]
     command = [sys.executable, "-c", KILLER, step, *arguments]
     result = subprocess.run([str(word) for word in command], cwd=REPOSITORY, capture_output=True)
     assert result.returncode == -9, result.stderr.decode()
@@ -124,7 +199,9 @@ def test_the_users_own_data(cli, tiny_folder, train_file, tmp_path):
         "quickstart", "--model", tiny_folder, "--data", train_file, "--output-dir", folder, "--fast"
     )
     assert status == 0, errors
-    assert not (folder / "demo_data").exists()
+    assert not (folder / "demo_data").exists() and not (folder / "stages").exists()
+    assert "reward model and PPO left out" in shown and "--preferences FILE" in shown
+    assert "Left out" in (folder / "report.html").read_text("utf-8")
     about = json.loads((folder / "run.json").read_text())
     assert about["data"]["train"] == str(train_file) and about["data"]["heldout_rows"] == 4
     assert "held-out loss" in shown
