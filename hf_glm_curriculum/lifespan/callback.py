@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import TrainerCallback
 
 from hf_glm_curriculum.data.index import SampleIndex
 from hf_glm_curriculum.errors import IncompatibleError, StateError
@@ -23,7 +20,6 @@ from hf_glm_curriculum.lifespan.output import write_outputs
 from hf_glm_curriculum.lifespan.sampling import PREFIX, VisitPlan, unsampled
 from hf_glm_curriculum.lifespan.text_readings import text_readings
 from hf_glm_curriculum.lifespan.texts import DatasetTexts
-from hf_glm_curriculum.reporting import RunReporter, reporter_for
 from hf_glm_curriculum.signals.checkpoints import resume_folder, run_folder, state_path
 from hf_glm_curriculum.signals.distributed import (
     from_first_rank,
@@ -34,6 +30,7 @@ from hf_glm_curriculum.signals.distributed import (
 )
 from hf_glm_curriculum.signals.ledger import SampleLedger, SampleState
 from hf_glm_curriculum.signals.probe import SampleProbe, Subscription, probe_for
+from hf_glm_curriculum.signals.reporting_callback import SteppingCallback, as_json
 from hf_glm_curriculum.signals.scope import RunScope
 from hf_glm_curriculum.storage import load_tensors, save_tensors
 
@@ -43,7 +40,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class SampleLifespanCallback(TrainerCallback):
+class SampleLifespanCallback(SteppingCallback):
     """Tracks every sample's life during training and weights it accordingly.
 
     Works on ``transformers.Trainer`` and TRL's ``SFTTrainer`` with the user's own data set and
@@ -83,12 +80,9 @@ class SampleLifespanCallback(TrainerCallback):
         self._life = SampleLife(self.config, note=name)
         self._probe: SampleProbe | None = None
         self._subscription: Subscription | None = None
-        self._scope: RunScope | None = None
-        self._stepping = self._resumed = False
-        self._reporter: RunReporter | None = None
+        self._resumed = False
         self._dump: SampleDump | None = None
         self._texts: DatasetTexts | None = None
-        self._said: set[str] = set()
         self._folder = Path()
 
     @property
@@ -105,10 +99,8 @@ class SampleLifespanCallback(TrainerCallback):
     def _unhook(self) -> None:
         if self._subscription is not None:
             self._subscription.close()
-        if self._scope is not None:
-            self._scope.close()
-        self._subscription = self._scope = self._probe = None
-        self._stepping = False
+        self._close_scope()
+        self._subscription = self._probe = None
         if self.sampling is not None:
             self.sampling.end()
 
@@ -150,8 +142,7 @@ class SampleLifespanCallback(TrainerCallback):
         if not self._resumed:
             self._find_neighbours(dataset)
         self._read_texts()
-        self._reporter = reporter_for(self._folder)
-        self._reporter.begin(args, state, control)
+        self._begin_report(self._folder, args, state, control)
         if self.debug_dir is not None and state.is_world_process_zero:
             self._dump = SampleDump(self.debug_dir, self.name, state.global_step)
         self._scope = RunScope()
@@ -203,25 +194,11 @@ class SampleLifespanCallback(TrainerCallback):
         """Let the judge speak on the pool."""
         self._close_epoch(state)
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float] | None = None,
-        model: Any = None,
-        **kwargs: Any,
-    ) -> None:
-        """Send the ledger's summary to the user's trackers and to ``metrics.jsonl``."""
-        if self._reporter is None:
-            return
-        self._reporter.trainer_log(args, state, logs)
-        if logs is None or "loss" not in logs:
-            return
+    def _metrics(self, state: TrainerState) -> dict[str, float]:
+        """The ledger's summary."""
         self._life.flush()
         self._life.refresh()
-        metrics = {f"{self.name}/{k}": v for k, v in self._life.summary().items()}
-        self._reporter.report(metrics, args, state, control, model)
+        return self._life.summary()
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any
@@ -240,7 +217,7 @@ class SampleLifespanCallback(TrainerCallback):
             tensors |= self.sampling.tensors()
         metadata = {
             "step": str(state.global_step),
-            "config": json.dumps(dataclasses.asdict(self.config)),
+            "config": as_json(self.config),
         }
         save_tensors(state_path(folder, self.name), tensors, metadata)
 
@@ -263,14 +240,10 @@ class SampleLifespanCallback(TrainerCallback):
         if len(self.ledger) and not bool((self.ledger.column("lifetime") > 0).any()):
             self._say("no sample was observed: none had a label token")
         self.ledger.close()
-        if self._reporter is not None:
-            self._reporter.end()
-        self._reporter = self._dump = None
+        self._end_report()
+        self._dump = None
 
     # -- helpers -----------------------------------------------------------------------------
-
-    def _is_live(self) -> bool:
-        return self._stepping and self._scope is not None and self._scope.active()
 
     def _index(self, dataset: Any) -> SampleIndex | None:
         names = getattr(dataset, "column_names", None) or ()
@@ -322,11 +295,7 @@ class SampleLifespanCallback(TrainerCallback):
             )
             return False
         tensors, metadata = load_tensors(path)
-        saved = json.loads(metadata.get("config", "{}"))
-        now = json.loads(json.dumps(dataclasses.asdict(self.config)))
-        changed = sorted(k for k in now if k in saved and saved[k] != now[k])
-        if changed:
-            self._say(f"resumed with other settings than the run began with: {', '.join(changed)}")
+        self._say_changed(metadata.get("config"), self.config)
         counts = tensors.pop("unigram_counts", None)
         if (
             counts is None
@@ -364,11 +333,6 @@ class SampleLifespanCallback(TrainerCallback):
             return list(judge(cases))
 
         return from_first_rank(ask)
-
-    def _say(self, message: str) -> None:
-        if message not in self._said:
-            self._said.add(message)
-            logger.warning("hf_glm_curriculum: %s.", message)
 
 
 def _refuse_textless(judge: Judge, texts: DatasetTexts) -> None:

@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
-from transformers import TrainerCallback
 
 from hf_glm_curriculum.csv_dump import CsvDump
 from hf_glm_curriculum.errors import StateError
 from hf_glm_curriculum.losses.composite import CompositeLoss
 from hf_glm_curriculum.losses.objective import CompositeObjective
 from hf_glm_curriculum.losses.run_state import restore_state, save_state, will_log
-from hf_glm_curriculum.reporting import RunReporter, reporter_for
 from hf_glm_curriculum.signals.checkpoints import run_folder
 from hf_glm_curriculum.signals.hosts import refuse_host
 from hf_glm_curriculum.signals.probe import Subscription, probe_for
+from hf_glm_curriculum.signals.reporting_callback import SteppingCallback
 from hf_glm_curriculum.signals.scope import RunScope
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 _DEBUG_COLUMNS = ["step", "micro_batch", "term", "weight", "loss", "n_tokens"]
 
 
-class CompositeLossCallback(TrainerCallback):
+class CompositeLossCallback(SteppingCallback):
     """Trains with a composite loss on ``Trainer`` and TRL's ``SFTTrainer``; no second forward.
 
     The terms are computed inside the training's own forward pass. Weights of samples that other
@@ -64,19 +63,15 @@ class CompositeLossCallback(TrainerCallback):
         self.shares = shares
         self._objective = CompositeObjective(composite, objective, tuple(columns), full_logits)
         self._subscription: Subscription | None = None
-        self._scope: RunScope | None = None
-        self._reporter: RunReporter | None = None
         self._dump: CsvDump | None = None
-        self._stepping = False
 
     def detach(self) -> None:
         """Take every hook off the model; needed only after a run that died of an exception."""
         if self._subscription is not None:
             self._subscription.close()
-        if self._scope is not None:
-            self._scope.close()
-        self._subscription = self._scope = self._reporter = self._dump = None
-        self._stepping = self.composite.attached = False
+        self._close_scope()
+        self._subscription = self._reporter = self._dump = None
+        self.composite.attached = False
 
     # -- events ------------------------------------------------------------------------------
 
@@ -104,8 +99,7 @@ class CompositeLossCallback(TrainerCallback):
         composite.check_run(state.max_steps)
         probe = probe_for(model)
         probe.compiled |= bool(getattr(args, "torch_compile", False))
-        self._reporter = reporter_for(run_folder(args, state))
-        self._reporter.begin(args, state, control)
+        self._begin_report(run_folder(args, state), args, state, control)
         self._open_dump(state)
         self._scope = RunScope()
         self._subscription = probe.subscribe(
@@ -164,22 +158,9 @@ class CompositeLossCallback(TrainerCallback):
         self._report(joined, args, state, control)
         self._write_dump(state)
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float] | None = None,
-        model: Any = None,
-        **kwargs: Any,
-    ) -> None:
-        """Send each term's loss, weight and gradient share to the user's trackers."""
-        if self._reporter is None:
-            return
-        self._reporter.trainer_log(args, state, logs)
-        if logs is None or "loss" not in logs:
-            return
-        self._report(self.composite.metrics(), args, state, control, model)
+    def _metrics(self, state: TrainerState) -> dict[str, float]:
+        """Each term's loss, weight and gradient share."""
+        return self.composite.metrics()
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any
@@ -201,16 +182,6 @@ class CompositeLossCallback(TrainerCallback):
             reporter.end()
 
     # -- helpers -----------------------------------------------------------------------------
-
-    def _is_live(self) -> bool:
-        return self._stepping and self._scope is not None and self._scope.active()
-
-    def _report(
-        self, metrics: dict[str, float], args: Any, state: Any, control: Any, model: Any = None
-    ) -> None:
-        if self._reporter is not None and metrics:
-            named = {f"{self.name}/{key}": value for key, value in metrics.items()}
-            self._reporter.report(named, args, state, control, model)
 
     def _open_dump(self, state: TrainerState) -> None:
         monitor = self.composite.monitor

@@ -9,8 +9,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformers import TrainerCallback
-
 from hf_glm_curriculum.errors import ConfigError, StateError
 from hf_glm_curriculum.losses.composite import CompositeLoss
 from hf_glm_curriculum.losses.control_files import CONTROL_FILE, status_path
@@ -23,9 +21,9 @@ from hf_glm_curriculum.losses.edits import (
     read_control,
 )
 from hf_glm_curriculum.losses.run_state import restore_state, save_state, will_log
-from hf_glm_curriculum.reporting import RunReporter, reporter_for
 from hf_glm_curriculum.signals.checkpoints import run_folder
 from hf_glm_curriculum.signals.distributed import from_first_rank, world_size
+from hf_glm_curriculum.signals.reporting_callback import ReportingCallback
 from hf_glm_curriculum.storage import atomic_write_json
 
 if TYPE_CHECKING:
@@ -37,7 +35,7 @@ POLL_EVERY_DISTRIBUTED = 10
 """Optimizer steps between two looks at the file where several processes must agree on it."""
 
 
-class LossSwapCallback(TrainerCallback):
+class LossSwapCallback(ReportingCallback):
     """Applies edits of a control file between two optimizer steps.
 
     The file (see ``losses.edits``) may be written by hand or by ``hf-glm-curriculum control``.
@@ -83,7 +81,6 @@ class LossSwapCallback(TrainerCallback):
         self._digest = ""
         self._stamp: tuple[int, ...] = ()
         self._refusal = ""
-        self._reporter: RunReporter | None = None
 
     # -- events ------------------------------------------------------------------------------
 
@@ -108,8 +105,7 @@ class LossSwapCallback(TrainerCallback):
         if state.global_step > 0:
             found = restore_state(self.composite, args, state, self.name)
             self._digest = found.get("control_digest", "")
-        self._reporter = reporter_for(folder)
-        self._reporter.begin(args, state, control)
+        self._begin_report(folder, args, state, control)
         self._write_status(state)
 
     def on_step_begin(
@@ -169,9 +165,7 @@ class LossSwapCallback(TrainerCallback):
     ) -> None:
         """Leave the run."""
         self._write_status(state)
-        if self._reporter is not None:
-            self._reporter.end()
-        self._reporter = None
+        self._end_report()
 
     # -- helpers -----------------------------------------------------------------------------
 
@@ -207,11 +201,6 @@ class LossSwapCallback(TrainerCallback):
         self.composite.edits.append({"step": state.global_step, "refused": reason})
         self._report({"refused": 1.0}, args, state, control)
         self._write_status(state)
-
-    def _report(self, metrics: dict[str, float], args: Any, state: Any, control: Any) -> None:
-        if self._reporter is not None:
-            named = {f"{self.name}/{key}": value for key, value in metrics.items()}
-            self._reporter.report(named, args, state, control)
 
     def _write_status(self, state: TrainerState) -> None:
         if not state.is_world_process_zero:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import os
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers import TrainerCallback
 
 from hf_glm_curriculum.csv_dump import CsvDump
 from hf_glm_curriculum.errors import ConfigError, IncompatibleError
@@ -35,12 +33,12 @@ from hf_glm_curriculum.migration.schedule import (
     schedule_for,
 )
 from hf_glm_curriculum.migration.tally import ObjectiveTally
-from hf_glm_curriculum.reporting import RunReporter, reporter_for
 from hf_glm_curriculum.signals.checkpoints import resume_folder, run_folder, state_path
 from hf_glm_curriculum.signals.distributed import sum_over_ranks, world_size
 from hf_glm_curriculum.signals.hosts import refuse_host
 from hf_glm_curriculum.signals.microbatch import Microbatch, SampleSignals
 from hf_glm_curriculum.signals.probe import SampleProbe, Subscription, probe_for
+from hf_glm_curriculum.signals.reporting_callback import SteppingCallback, as_json
 from hf_glm_curriculum.signals.scope import RunScope
 from hf_glm_curriculum.storage import load_tensors, save_tensors
 
@@ -57,7 +55,7 @@ _STRADDLED = (
 )
 
 
-class ObjectiveMigrationCallback(TrainerCallback):
+class ObjectiveMigrationCallback(SteppingCallback):
     """Moves a run from pre-training to instruction tuning, each layer at its own pace.
 
     Works on ``transformers.Trainer`` and TRL's ``SFTTrainer``. Rows are told apart by their
@@ -102,7 +100,6 @@ class ObjectiveMigrationCallback(TrainerCallback):
         sources = mixture if tags is None else DatasetTags(tags)
         self._objectives = Objectives(sources, pretrain_source, instruction_source)
         self._injection = None if mixture is None else Injection(mixture, instruction_source)
-        self._said: set[str] = set()
         self._clear()
 
     def _clear(self) -> None:
@@ -110,10 +107,9 @@ class ObjectiveMigrationCallback(TrainerCallback):
         self._column: SourceColumn | None = None
         self._subscription: Subscription | None = None
         self._probe: SampleProbe | None = None
-        self._scope: RunScope | None = None
-        self._reporter: RunReporter | None = None
+        self._reporter = None
         self._dump: CsvDump | None = None
-        self._stepping = self._knows_packing = False
+        self._knows_packing = False
         self._logged_step = 0
 
     def detach(self) -> None:
@@ -124,8 +120,7 @@ class ObjectiveMigrationCallback(TrainerCallback):
             self._gates.detach()
         if self._column is not None:
             self._column.close()
-        if self._scope is not None:
-            self._scope.close()
+        self._close_scope()
         if self._probe is not None and self._probe.compiled:
             torch.compiler.reset()  # compiled code does not notice that the gates are gone
         self._clear()
@@ -159,8 +154,7 @@ class ObjectiveMigrationCallback(TrainerCallback):
             self._injection.mixture.connect(args)
             if self._asks:
                 self._injection.begin(self.schedule, state.global_step)
-        self._reporter = reporter_for(run_folder(args, state))
-        self._reporter.begin(args, state, control)
+        self._begin_report(run_folder(args, state), args, state, control)
         self._open_dump(state)
         self._hook(model, gates, bool(getattr(args, "torch_compile", False)))
 
@@ -195,24 +189,26 @@ class ObjectiveMigrationCallback(TrainerCallback):
         if self._injection is not None and self.schedule is not None and self._asks:
             self._injection.ask(self.schedule, state.global_step)
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float] | None = None,
-        model: Any = None,
-        **kwargs: Any,
-    ) -> None:
-        """Send ratios, losses and weights to the user's trackers and to ``metrics.jsonl``."""
-        if self._reporter is None:
-            return
-        self._reporter.trainer_log(args, state, logs)
-        if logs is None or "loss" not in logs:
-            return
-        metrics = self._metrics(state)
-        metrics = {f"{self.name}/{key}": value for key, value in metrics.items()}
-        self._reporter.report(metrics, args, state, control, model)
+    def _metrics(self, state: TrainerState) -> dict[str, float]:
+        """Ratios, losses and weights of the steps since the last log."""
+        schedule, gates = self.schedule, self._gates
+        if schedule is None or gates is None:
+            return {}
+        # The weights that the steps before this log were trained with.
+        step = max(0, state.global_step - 1)
+        found = self._tally.flush(state.global_step - self._logged_step)
+        self._logged_step = state.global_step
+        unknown = found.pop("unknown")
+        if unknown:
+            self._say(
+                f"{unknown:.0f} samples belong to no known source: such samples train at weight 1 "
+                "in every layer. Was the data tokenised or truncated again?"
+            )
+        found["progress"] = schedule.progress(step)
+        if self._injection is not None:
+            found |= self._injection.report(state.global_step)
+        weights = schedule.weights(step, gates.blocks)
+        return found | _layer_summary(weights, found.get("ratio_trained", 0.0))
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any
@@ -224,7 +220,7 @@ class ObjectiveMigrationCallback(TrainerCallback):
         """
         if self._gates is None or not state.is_world_process_zero:
             return
-        metadata = {"step": str(state.global_step), "config": _as_json(self.config)}
+        metadata = {"step": str(state.global_step), "config": as_json(self.config)}
         metadata["logged_step"] = str(self._logged_step)
         if self._injection is not None:
             metadata["injection"] = json.dumps(self._injection.state_dict(state.global_step))
@@ -261,9 +257,6 @@ class ObjectiveMigrationCallback(TrainerCallback):
         """Whether the mixture's ratios follow the schedule."""
         return self._injection is not None and not self.config.observe_only
 
-    def _is_live(self) -> bool:
-        return self._stepping and self._scope is not None and self._scope.active()
-
     def _over(self) -> bool:
         """Whether the run has ended without telling; if so, everything of it goes."""
         if self._scope is not None and not self._scope.over():
@@ -296,26 +289,6 @@ class ObjectiveMigrationCallback(TrainerCallback):
 
     # -- helpers -----------------------------------------------------------------------------
 
-    def _metrics(self, state: TrainerState) -> dict[str, float]:
-        schedule, gates = self.schedule, self._gates
-        if schedule is None or gates is None:
-            return {}
-        # The weights that the steps before this log were trained with.
-        step = max(0, state.global_step - 1)
-        found = self._tally.flush(state.global_step - self._logged_step)
-        self._logged_step = state.global_step
-        unknown = found.pop("unknown")
-        if unknown:
-            self._say(
-                f"{unknown:.0f} samples belong to no known source: such samples train at weight 1 "
-                "in every layer. Was the data tokenised or truncated again?"
-            )
-        found["progress"] = schedule.progress(step)
-        if self._injection is not None:
-            found |= self._injection.report(state.global_step)
-        weights = schedule.weights(step, gates.blocks)
-        return found | _layer_summary(weights, found.get("ratio_trained", 0.0))
-
     def _restore(self, args: TrainingArguments, state: TrainerState) -> bool:
         folder = resume_folder(run_folder(args, state), state.global_step)
         path = state_path(folder, self.name)
@@ -326,10 +299,7 @@ class ObjectiveMigrationCallback(TrainerCallback):
             )
             return False
         tensors, metadata = load_tensors(path)
-        saved, now = json.loads(metadata.get("config", "{}")), json.loads(_as_json(self.config))
-        changed = sorted(k for k in now if k in saved and saved[k] != now[k])
-        if changed:
-            self._say(f"resumed with other settings than the run began with: {', '.join(changed)}")
+        self._say_changed(metadata.get("config"), self.config)
         self._tally.load(tensors)
         self._logged_step = int(metadata.get("logged_step", state.global_step))
         if self._injection is not None and "injection" in metadata:
@@ -349,11 +319,6 @@ class ObjectiveMigrationCallback(TrainerCallback):
             if self._dump is not None:
                 self._dump.write([[state.global_step, *row] for row in rows])
 
-    def _say(self, message: str) -> None:
-        if message not in self._said:
-            self._said.add(message)
-            logger.warning("hf_glm_curriculum: %s.", message)
-
 
 def _layer_summary(weights: Tensor, ratio: float) -> dict[str, float]:
     """Weights and effective ratio at the embeddings, the middle block and the head."""
@@ -365,7 +330,3 @@ def _layer_summary(weights: Tensor, ratio: float) -> dict[str, float]:
         found[f"weight_instruction_{place}"] = float(weights[INSTRUCTION, layer])
         found[f"effective_ratio_{place}"] = float(effective[layer])
     return found
-
-
-def _as_json(config: MigrationConfig) -> str:
-    return json.dumps(dataclasses.asdict(config))

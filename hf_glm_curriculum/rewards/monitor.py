@@ -12,13 +12,11 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformers import TrainerCallback
-
 from hf_glm_curriculum.errors import ConfigError
-from hf_glm_curriculum.reporting import RunReporter, reporter_for
 from hf_glm_curriculum.rewards.hacking import Alarm, MonitorConfig, find_alarms
 from hf_glm_curriculum.signals.checkpoints import STATE_FOLDER, resume_folder, run_folder
 from hf_glm_curriculum.signals.distributed import from_first_rank
+from hf_glm_curriculum.signals.reporting_callback import ReportingCallback
 from hf_glm_curriculum.storage import atomic_write_json, read_json
 
 if TYPE_CHECKING:
@@ -40,7 +38,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
 _DIMENSION = re.compile(r"^structured/score_(.+)$")
 
 
-class RewardHackingMonitor(TrainerCallback):
+class RewardHackingMonitor(ReportingCallback):
     """Raises an alarm where the reward rises and the answers do not get better.
 
     Alone: `update(reward=..., length=..., ...)` after each batch returns the alarms. As a callback
@@ -83,7 +81,6 @@ class RewardHackingMonitor(TrainerCallback):
         self._held: dict[str, int] = {}
         self._seen = 0
         self._ever: set[str] = set()
-        self._reporter: RunReporter | None = None
         self.alarms: list[Alarm] = []
 
     @property
@@ -169,8 +166,7 @@ class RewardHackingMonitor(TrainerCallback):
             path = self._path(resume_folder(run_folder(args, state), state.global_step))
             if path.exists():
                 self.load_state_dict(read_json(path))
-        self._reporter = reporter_for(run_folder(args, state))
-        self._reporter.begin(args, state, control)
+        self._begin_report(run_folder(args, state), args, state, control)
 
     def on_log(
         self,
@@ -212,9 +208,7 @@ class RewardHackingMonitor(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any
     ) -> None:
         """Leave the run's reporting."""
-        if self._reporter is not None:
-            self._reporter.end()
-            self._reporter = None
+        self._end_report()
 
     # -- helpers -----------------------------------------------------------------------------
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformers import TrainerCallback
-
 from hf_glm_curriculum.data.mixture import CurriculumMixture
 from hf_glm_curriculum.errors import StateError
-from hf_glm_curriculum.reporting import RunReporter, reporter_for
 from hf_glm_curriculum.signals.checkpoints import resume_folder, run_folder, state_path
+from hf_glm_curriculum.signals.reporting_callback import ReportingCallback
 from hf_glm_curriculum.storage import atomic_write_json, read_json
 
 if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
 
-class MixtureCallback(TrainerCallback):
+class MixtureCallback(ReportingCallback):
     """Makes runs on a :class:`CurriculumMixture` resume exactly, and logs asked and drawn shares.
 
     Needed where nothing else saves the mixture's state; the callback that changes its ratios may
@@ -31,7 +29,6 @@ class MixtureCallback(TrainerCallback):
     def __init__(self, mixture: CurriculumMixture, name: str = "mixture") -> None:
         """Remember the mixture; nothing is touched before training begins."""
         self.mixture, self.name = mixture, name
-        self._reporter: RunReporter | None = None
         self._counted: dict[str, int] = {}
 
     def on_train_begin(
@@ -53,27 +50,11 @@ class MixtureCallback(TrainerCallback):
                 self._counted = dict(zip(self.mixture.source_names, counts, strict=True))
         else:
             self.mixture.reset()
-        self._reporter = reporter_for(run_folder(args, state))
-        self._reporter.begin(args, state, control)
+        self._begin_report(run_folder(args, state), args, state, control)
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float] | None = None,
-        model: Any = None,
-        **kwargs: Any,
-    ) -> None:
-        """Report the shares asked for and drawn since the last time."""
-        if self._reporter is None:
-            return
-        self._reporter.trainer_log(args, state, logs)
-        if logs is None or "loss" not in logs:
-            return
-        shares = self._shares(state.global_step)
-        metrics = {f"{self.name}/{key}": value for key, value in shares.items()}
-        self._reporter.report(metrics, args, state, control, model)
+    def _metrics(self, state: TrainerState) -> dict[str, float]:
+        """The shares asked for and drawn since the last time."""
+        return self._shares(state.global_step)
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any
@@ -91,9 +72,7 @@ class MixtureCallback(TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Leave the reporter."""
-        if self._reporter is not None:
-            self._reporter.end()
-        self._reporter = None
+        self._end_report()
 
     def _saved(self, args: TrainingArguments, state: TrainerState) -> Path:
         folder = resume_folder(run_folder(args, state), state.global_step)
