@@ -78,14 +78,7 @@ def read(path):
 def timeless(folder):
     """The metrics of a run without what tells wall time."""
     lines = read_json_lines(folder / "metrics.jsonl")
-    kept = [
-        {
-            k: v
-            for k, v in line.items()
-            if "seconds" not in k and "runtime" not in k and "_per_" not in k
-        }
-        for line in lines
-    ]
+    kept = [{k: v for k, v in line.items() if k != "eps" and "seconds" not in k} for line in lines]
     return [line for line in kept if "objective/kl" in line]
 
 
