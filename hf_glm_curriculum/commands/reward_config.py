@@ -42,15 +42,16 @@ backbone's own."""
 gives to prompts now."""
 
     fixed: list[str] = field(default_factory=list)
-    """With refresh: pairs that old and new heads are compared on; that run's own test pairs without \
-any."""
+    """With refresh: pairs that old and new heads are compared on; without any, the test pairs of \
+that run."""
 
     judge: str | None = None
     """With refresh: a scalar reward model that ranks answers to prompts without an answer_check, \
 in preference_dimension."""
 
     tolerance: float = 0.02
-    """With refresh: accuracy on the fixed pairs that a dimension may lose, or the old heads stay."""
+    """With refresh: accuracy on the fixed pairs that a dimension may lose; beyond, the old heads \
+stay."""
 
     harvest_into: str | None = None
     """With refresh: JSONL of SFT records to which the answers that pass are added."""

@@ -155,6 +155,30 @@ def build_preferences(
     return pairs
 
 
+def candidates_of(
+    path: str | os.PathLike[str], prompts: Sequence[str]
+) -> list[tuple[str, list[str]]]:
+    """(prompt, answers) as `build_preferences` sampled them on its way to the pairs in a file.
+
+    Args:
+        path: the JSONL of pairs.
+        prompts: those that were answered.
+
+    Raises:
+        StateError: The answers are not there.
+    """
+    target = Path(path)
+    log = target.with_name(f"{target.stem}.candidates.jsonl")
+    lines = log.read_text("utf-8").splitlines() if log.exists() else []
+    known = {entry["key"]: entry["answers"] for entry in map(json.loads, lines[1:])}
+    try:
+        return [(prompt, known[_row_key(prompt)]) for prompt in dict.fromkeys(prompts)]
+    except KeyError as error:
+        raise StateError(
+            f"{log}: lacks answers to some of the prompts; call build_preferences first"
+        ) from error
+
+
 def rank_pairs(
     row: Mapping[str, Any],
     answers: Sequence[str],

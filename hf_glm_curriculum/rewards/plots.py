@@ -139,6 +139,36 @@ def training_png(
     save_figure(figure, path)
 
 
+def drift_png(drift: Mapping[str, Any], path: Path) -> None:
+    """Draw accuracy, mean score and open gates of an old and a new model, by dimension.
+
+    Args:
+        drift: what `refresh_reward_model` writes as `drift.json`.
+        path: PNG to write.
+
+    Raises:
+        StateError: The file cannot be written.
+    """
+    sets = {"fixed pairs": drift["fixed"]}
+    if drift.get("policy_pairs"):
+        sets["the policy's pairs"] = drift["policy_pairs"]
+    kinds = {"pairs right": "accuracy", "mean score": "mean", "gates open": "open"}
+    figure, panels = _panels(len(kinds) * len(sets))
+    cells = [
+        (title, found, key, what) for title, found in sets.items() for what, key in kinds.items()
+    ]
+    for axes, (title, found, key, what) in zip(panels, cells, strict=True):
+        places = np.arange(len(found))
+        for shift, age, color in ((-0.2, "old", OTHER), (0.2, "new", CHOSEN)):
+            heights = [one[f"{key}_{age}"] or 0.0 for one in found.values()]
+            axes.bar(places + shift, heights, 0.38, color=color, label=age)
+        axes.set_xticks(places, list(found), fontsize=8)
+        axes.set_ylim(0, 1.02)
+        axes.set_title(f"{what}, {title}", fontsize=9)
+    panels[0].legend(frameon=False, fontsize=8)
+    save_figure(figure, path)
+
+
 def _panels(count: int) -> tuple[Figure, list[Axes]]:
     figure = new_figure(2.6 + 2.2 * count, 3.2)
     return figure, list(figure.subplots(1, count, squeeze=False)[0])
