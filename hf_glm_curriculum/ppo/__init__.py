@@ -5,8 +5,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from hf_glm_curriculum.ppo.host import require_ppo
-
 if TYPE_CHECKING:
     from hf_glm_curriculum.ppo.config import StructuredPPOConfig as StructuredPPOConfig
     from hf_glm_curriculum.ppo.trainer import StructuredPPOTrainer as StructuredPPOTrainer
@@ -14,7 +12,7 @@ if TYPE_CHECKING:
 _PUBLIC = {"StructuredPPOConfig": "config", "StructuredPPOTrainer": "trainer"}
 __all__ = sorted(_PUBLIC)  # pyright: ignore[reportUnsupportedDunderAll]
 
-require_ppo()
+import_module(f"{__name__}.host").require_ppo()
 
 
 def __getattr__(name: str) -> Any:

@@ -6,6 +6,7 @@ import copy
 import warnings
 
 import pytest
+import torch
 
 pytestmark = pytest.mark.ppo
 
@@ -13,7 +14,7 @@ TOLERANCE = 1e-4
 """Largest difference of a parameter after three updates in float32: a tenth of one Adam step."""
 
 
-def upstream(tokenizer, model, reward, value, data, args, **changes):
+def upstream(tokenizer, model, reward, value, data, args):
     """Train TRL's own trainer with the same settings."""
     from trl.experimental.ppo import PPOConfig, PPOTrainer
 
@@ -47,7 +48,7 @@ def upstream(tokenizer, model, reward, value, data, args, **changes):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trainer = PPOTrainer(
-            args=PPOConfig(num_sample_generations=0, **{**fields, **changes}),
+            args=PPOConfig(num_sample_generations=0, **fields),
             processing_class=tokenizer,
             model=model,
             ref_model=None,
@@ -82,19 +83,18 @@ def largest_difference(one, other):
 
 @pytest.fixture
 def both(tiny_tokenizer, policy, classifier, prompts, settings, seeded):
-    """`both(kind, ours={}, theirs={}, **shared)` → (our trainer, TRL's) after the same run."""
+    """`both(kind, **settings)` → (our trainer, TRL's) after the same run."""
 
-    def train(kind="llama", mine=None, theirs=None, **shared):
+    def train(kind="llama", policy_of=policy, pad_is_eos=False, **shared):
         found = []
-        for runner, own in ((ours, mine or {}), (upstream, {})):
-            model, value = policy(kind), classifier(kind, seed=4)
-            args = settings(max_grad_norm=0.0, **{**shared, **own})
+        for runner in (ours, upstream):
+            model, value, reward = policy_of(kind), classifier(kind, seed=4), classifier(kind)
+            tokenizer = copy.deepcopy(tiny_tokenizer)
+            if pad_is_eos:
+                tokenizer.pad_token = tokenizer.eos_token
+            args = settings(max_grad_norm=0.0, **shared)
             seeded()
-            extra = (theirs or {}) if runner is upstream else {}
-            reward = classifier(kind)
-            found.append(
-                runner(copy.deepcopy(tiny_tokenizer), model, reward, value, prompts, args, **extra)
-            )
+            found.append(runner(tokenizer, model, reward, value, prompts, args))
         return found
 
     return train
@@ -140,3 +140,54 @@ def test_logged_figures_are_upstreams(both):
     ]
     for name in shared:
         assert a[name] == pytest.approx(b[name], abs=2e-5, rel=1e-4), name
+
+
+def test_the_place_of_the_score_is_the_only_difference_where_every_answer_ends_early(
+    both, policy, monkeypatch
+):
+    """TRL asks whether a row is as long as the batch's longest, we whether it has full length.
+
+    So its longest row has no state after its last token, neither to be paid in nor to be learned.
+    """
+    from hf_glm_curriculum.ppo import rollout
+    from hf_glm_curriculum.ppo import trainer as module
+
+    kinds = {"policy_of": lambda kind: policy(kind, eos=4.0)}
+    mine, theirs = both(total_updates=1, **kinds)
+    apart = largest_difference(mine.bare_model.value_model, theirs.model.value_model)
+    assert apart > TOLERANCE
+
+    def upstreams(lengths, longest, where):
+        return torch.where(lengths < lengths.max(), lengths, lengths - 1)
+
+    def upstreams_states(lengths, columns):
+        places = torch.arange(columns)
+        return (places <= lengths[:, None]) & (places < lengths.max())
+
+    monkeypatch.setattr(module, "terminal_columns", upstreams)
+    monkeypatch.setattr(rollout, "state_mask", upstreams_states)
+    mine, theirs = both(total_updates=1, **kinds)
+    assert largest_difference(mine.bare_model.value_model, theirs.model.value_model) < TOLERANCE
+
+
+def test_upstream_takes_a_generated_pad_token_for_the_end(both, policy):
+    kinds = {"policy_of": lambda kind: policy(kind, pad=4.0, eos=-30.0)}
+    mine, theirs = both(total_updates=1, **kinds)
+    a, b = mine.state.log_history[0], theirs.state.log_history[0]
+    assert a["structured/tokens"] == 24
+    # The same answers: what upstream sums over is a part of them.
+    assert b["objective/entropy"] < 0.7 * a["objective/entropy"]
+
+
+def test_upstream_changes_with_the_pad_token_and_we_do_not(both):
+    """With pad = EOS upstream trains no EOS and looks for the score's place in vain."""
+    plain = both(total_updates=1)
+    padded = both(total_updates=1, pad_is_eos=True)
+    ours, theirs = (
+        largest_difference(inner(one), inner(other))
+        for one, other, inner in zip(
+            plain, padded, (lambda t: t.bare_model, lambda t: t.model), strict=True
+        )
+    )
+    assert ours == 0
+    assert theirs > TOLERANCE
