@@ -1,5 +1,7 @@
 """Trimmed rows give what whole ones give; padding is told by masks alone."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -53,7 +55,8 @@ def test_logprobs_are_those_of_the_whole_logits(tiny_model, kind):
 
 def test_company_and_micro_batch_change_nothing(tiny_llama):
     model = PolicyAndValue(tiny_llama, critic_for(tiny_llama, 2, "copy")).eval()
-    torch.nn.init.normal_(model.value_model.score.weight)
+    critic: Any = model.value_model
+    torch.nn.init.normal_(critic.score.weight)
 
     def read(index):
         rows = pack_rows(QUERY[index], QUERY_MASK[index], RESPONSE[index], LENGTHS[index])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ NAMES = ("factual", "logic", "compliance")
 class Scorer:
     """Scores by rules, so that every number is known; a dimension can be set to a constant."""
 
-    def __init__(self, confident=1.0, constant=None, names=NAMES):
+    def __init__(self, confident: Any = 1.0, constant=None, names=NAMES):
         self.config = SimpleNamespace(dimensions=names)
         self.confident, self.constant = confident, constant or {}
 
@@ -100,8 +101,8 @@ def test_every_open_dimension_is_heard(run, mode, name):
 def test_one_dimension_alone_is_scalar_ppo(run):
     """With the other weights at 0, streams and sum are the same thing."""
     weights = {"factual": 1.0, "logic": 0.0, "compliance": 0.0}
-    streams = run(Scorer(), {"weights": DimensionWeights(**weights)})
-    scalar = run(Scorer(), {"weights": DimensionWeights(**weights)}, advantage_mode="scalar")
+    streams = run(Scorer(), {"weights": DimensionWeights.of(weights)})
+    scalar = run(Scorer(), {"weights": DimensionWeights.of(weights)}, advantage_mode="scalar")
     a, b = parameters(streams), parameters(scalar)
     policy = [n for n in a if n.startswith("policy.")]
     # A tenth of an Adam step: the stream is brought to unit spread before the sum is whitened.
