@@ -49,6 +49,7 @@ def test_logprobs_are_those_of_the_whole_logits(tiny_model, kind):
             expected = logs.gather(1, ids[start:, None])[:, 0]
             assert torch.allclose(found[i, :n], expected, atol=1e-5)
             assert not found[i, n:].any()
+            assert entropy is not None
             spread = -(logs.exp() * logs).sum(-1)
             assert torch.allclose(entropy[i, :n], spread, atol=1e-5)
 
