@@ -1,0 +1,230 @@
+"""``gating``: updates to a target accuracy with the confidence gate and without, one head noisy.
+
+A GLM of 2.4 million parameters is pre-trained on sums whose answers are right in 40 % of the rows
+and off by one or ten in the others, so that it is right about as often. PPO's reward has three
+dimensions. The factual head (weight 2) is wrong in 40 % of all texts, always in the same ones: it
+takes a wrong answer for right or a right one for wrong (our own factual heads on real data were
+wrong in 39 % of levels, see ``reward_validity``). Its confidence is lower where it is wrong, but no
+oracle: normal about 0.87 where it is right and 0.70 where it is wrong (deviations 0.08 and 0.10),
+an AUROC of 0.91; 7 % of what passes 0.85 is wrong, and 40 % of what is right does not pass. That is
+much better than our heads on real data (0.59). The logic head (weight 1: a number at least as
+large as the first one comes back) and the compliance head (weight 0.5: digits and a full stop) are
+right and sure.
+
+The arms of a seed differ in the gate alone: 0.85; none, so that confidence is ignored; and 0.85
+with `ProgressiveUnlock` of the factual dimension first, its article's 1,000 steps scaled to the
+run. No shaping, KL control or negative reinforcement in any. Accuracy is that of answers sampled to
+held-out sums; the target is reached where the mean of two measurements running is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import re
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import torch
+from common import FOLDER, parser, record
+from planted_faults import REPOSITORY
+from small_ppo import (
+    DRAWS,
+    Scorer,
+    Task,
+    Watch,
+    is_right,
+    last_number,
+    operands,
+    ppo,
+    pretrain,
+    uniform,
+)
+
+from hf_glm_curriculum.migration.plots import new_figure, save_figure
+from hf_glm_curriculum.rewards.gate import RewardGate
+from hf_glm_curriculum.rewards.unlock import ProgressiveUnlock
+from hf_glm_curriculum.rewards.weights import DimensionWeights
+
+CLAIM = "−41 % steps"
+TARGET = 0.7
+RATE = 2e-4
+WRONG = 0.4
+RIGHT_CONFIDENCE, WRONG_CONFIDENCE = NormalDist(0.87, 0.08), NormalDist(0.70, 0.10)
+ARMS = ("no gate", "gate", "gate and unlocking")
+EVERY = 2
+COLOURS = ("#d64550", "#54a24b", "#4c78a8")
+
+
+def pretraining_answer(a: int, b: int, generator: random.Random) -> str:
+    """The sum, or off by one or ten."""
+    drawn = generator.random()
+    return f"{a + b + (0 if drawn < 0.4 else 1 if drawn < 0.7 else 10)}."
+
+
+TASK = Task(pretraining_answer, reach=0.36, name="gating")
+
+
+def scorer(seed: int) -> Scorer:
+    """The planted reward model of a seed."""
+
+    def judge(prompt: str, answer: str) -> list[tuple[float, float]]:
+        wrong = uniform(seed, "wrong", prompt, answer) < WRONG
+        says_right = is_right(prompt, answer) != wrong
+        spread = WRONG_CONFIDENCE if wrong else RIGHT_CONFIDENCE
+        drawn = max(1e-9, uniform(seed, "confidence", prompt, answer))
+        confidence = min(1.0, max(0.0, spread.inv_cdf(drawn)))
+        number = last_number(answer)
+        sound = number is not None and number >= operands(prompt)[0]
+        formal = bool(re.fullmatch(r"\d+\.", answer))
+        return [
+            (0.9 if says_right else 0.1, confidence),
+            (0.9 if sound else 0.1, 0.95),
+            (0.9 if formal else 0.1, 0.95),
+        ]
+
+    return Scorer(judge)
+
+
+def parts_of(arm: str, updates: int) -> dict[str, Any]:
+    """Gate, weights and unlocking of an arm."""
+    threshold = 0.0 if arm == "no gate" else 0.85
+    parts: dict[str, Any] = {"gate": RewardGate(threshold), "weights": DimensionWeights()}
+    if arm.endswith("unlocking"):
+        least = max(1, updates // 8)
+        parts["unlock"] = ProgressiveUnlock(
+            ("factual", ("logic", "compliance")), min_steps=least, max_steps=4 * least, window=3
+        )
+    return parts
+
+
+def measured(prompts: Sequence[str], answers: Sequence[str]) -> dict[str, float]:
+    """Accuracy of held-out answers."""
+    return {"accuracy": sum(map(is_right, prompts, answers)) / len(prompts)}
+
+
+def run(arm: str, updates: int, work: Path, seed: int) -> dict[str, Any]:
+    """An arm's curve and what its gate did, unless an earlier call has it."""
+    kept = work / f"gating_{arm.replace(' ', '_')}_{updates}_seed{seed}.json"
+    if kept.exists():
+        return json.loads(kept.read_text("utf-8"))
+    model = pretrain(TASK, work, seed)
+    watch = Watch(TASK, measured, every=EVERY)
+    log = ppo(
+        TASK,
+        model,
+        scorer(seed),
+        watch,
+        updates,
+        seed,
+        parts_of(arm, updates),
+        structured_defaults=False,
+        learning_rate=RATE,
+    )
+    opened = statistics.mean(entry["structured/open_factual"] for entry in log)
+    found = {"curve": watch.curve, "open": opened}
+    kept.write_text(json.dumps(found), "utf-8")
+    return found
+
+
+def updates_to(curve: list[dict[str, float]], target: float) -> int | None:
+    """The first update at which the mean of this measurement and the last is at the target."""
+    for one, two in itertools.pairwise(curve):
+        if (one["accuracy"] + two["accuracy"]) / 2 >= target:
+            return int(two["update"])
+    return None
+
+
+def table(found: dict[str, list[dict[str, Any]]], updates: int) -> list[dict[str, Any]]:
+    """Lines of the result."""
+    reached = {
+        arm: [updates_to(one["curve"], TARGET) for one in results] for arm, results in found.items()
+    }
+    # An arm that never gets there took at least all updates, which makes the ratio an upper bound.
+    means = {
+        arm: statistics.mean(updates if n is None else n for n in numbers)
+        for arm, numbers in reached.items()
+    }
+    ratio = means["gate"] / means["no gate"]
+    rows: list[dict[str, Any]] = [
+        {
+            "measure": f"updates to an accuracy of {TARGET}: gate / no gate",
+            "value": ratio,
+            "target": "≤ 0.6",
+            "met": ratio <= 0.6 and None not in reached["gate"],
+            "claim": CLAIM,
+            "note": f"{ratio - 1:+.0%}",
+        },
+        {
+            "measure": "the same: gate and unlocking / no gate",
+            "value": means["gate and unlocking"] / means["no gate"],
+        },
+    ]
+    for arm, results in found.items():
+        finals = [one["curve"][-1]["accuracy"] for one in results]
+        best = [max(point["accuracy"] for point in one["curve"]) for one in results]
+        shown = ", ".join(f"not in {updates}" if n is None else str(n) for n in reached[arm])
+        starts = [one["curve"][0]["accuracy"] for one in results]
+        rows.append(
+            {
+                "measure": f"{arm}: updates to the target, by seed",
+                "value": shown,
+                "note": f"accuracy {_mean(starts)} before, {_mean(finals)} at the end, "
+                f"{_mean(best)} at best; factual open in {_mean([r['open'] for r in results])}",
+            }
+        )
+    return rows
+
+
+def _mean(values: Sequence[float]) -> str:
+    return f"{statistics.mean(values):.2f}"
+
+
+def draw(found: dict[str, list[dict[str, Any]]], path: Path) -> None:
+    """Every seed's curve of accuracy."""
+    figure = new_figure(6.4, 4.0)
+    axes = figure.subplots()
+    for (arm, results), colour in zip(found.items(), COLOURS, strict=True):
+        for place, one in enumerate(results):
+            points = [(p["update"], p["accuracy"]) for p in one["curve"]]
+            axes.plot(*zip(*points, strict=True), color=colour, label=None if place else arm)
+    axes.axhline(TARGET, color="#888888", lw=0.8, ls=":")
+    axes.set_xlabel("update")
+    axes.set_ylabel("accuracy, held-out sums")
+    axes.legend(frameon=False)
+    save_figure(figure, path)
+
+
+def main() -> None:
+    """Run what is missing, record and draw."""
+    flags = parser(__doc__)
+    flags.add_argument("--work", type=Path, default=REPOSITORY / "runs" / "gating")
+    flags.add_argument("--updates", type=int, default=40)
+    args = flags.parse_args()
+    torch.set_num_threads(1)
+    seeds = range(args.seed, args.seed + (5 if args.full else 2))
+    found: dict[str, list[dict[str, Any]]] = {arm: [] for arm in ARMS}
+    for seed in seeds:
+        for arm in ARMS:
+            one = run(arm, args.updates, args.work, seed)
+            found[arm].append(one)
+            print(f"seed {seed}, {arm}: {updates_to(one['curve'], TARGET)}", flush=True)
+    record(
+        "gating",
+        table(found, args.updates),
+        args.seed,
+        seeds=len(seeds),
+        model="GLM, 5 blocks of 192, 2.4M parameters",
+        updates=args.updates,
+        rows=64,
+        held_out=f"{len(TASK.prompts(held_out=True))} sums × {DRAWS}",
+    )
+    draw(found, FOLDER / "results" / "gating.png")
+
+
+if __name__ == "__main__":
+    main()
