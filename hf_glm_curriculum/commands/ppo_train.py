@@ -11,6 +11,7 @@ from typing import Any, cast
 from hf_glm_curriculum.commands.ppo_config import PpoCommandConfig, batches_of
 from hf_glm_curriculum.commands.ppo_reward import LoadedReward, reward_parts
 from hf_glm_curriculum.commands.run_models import model_of
+from hf_glm_curriculum.commands.run_state import is_main_process
 from hf_glm_curriculum.errors import ConfigError, IncompatibleError, ModelError
 from hf_glm_curriculum.optional import require
 
@@ -129,7 +130,7 @@ def ppo_arguments(config: PpoCommandConfig, structured: bool) -> Any:
     check_trackers(config.report_to)
     batches = batches_of(config, processes())
     try:
-        return StructuredPPOConfig(
+        args = StructuredPPOConfig(
             per_device_train_batch_size=batches.per_device,
             gradient_accumulation_steps=batches.accumulation,
             num_mini_batches=batches.mini_batches,
@@ -142,6 +143,24 @@ def ppo_arguments(config: PpoCommandConfig, structured: bool) -> Any:
         raise ConfigError(
             f"TRL refuses the settings ({reason}); correct them, or install what it asks for"
         ) from error
+    _check_together()
+    return args
+
+
+def _check_together() -> None:
+    """Refuse processes that a launcher started and that would each train for itself.
+
+    Raises:
+        IncompatibleError: Naming the way out.
+    """
+    from accelerate import PartialState
+
+    started, joined = processes(), PartialState().num_processes
+    if started != joined:
+        raise IncompatibleError(
+            f"{started} processes were started and do not train together, for want of GPUs; add "
+            "--cpu to train on CPUs, or start one process"
+        )
 
 
 def _objective(config: PpoCommandConfig) -> dict[str, Any]:
@@ -221,7 +240,7 @@ def build_ppo_trainer(
     from hf_glm_curriculum.commands.training_progress import UpdateLines
     from hf_glm_curriculum.ppo import StructuredPPOTrainer
 
-    lines = [UpdateLines()] if args.disable_tqdm else []
+    lines = [UpdateLines()] if args.disable_tqdm and is_main_process() else []
     trainer = StructuredPPOTrainer(
         args=args,
         processing_class=tokenizer,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +46,9 @@ def write_refresh_report(
     picture = folder / "refresh" / "drift.png"
     drift_png(drift, picture)
     parts = [_verdict(drift), _drift(drift, picture), _harvest(folder), settings_section(about)]
-    written = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M")
-    footer = f"Written by hf_glm_curriculum, {written}. The page loads nothing from outside."
     title = str(about.get("title") or "Rewards refreshed")
     target = folder / "report.html" if path is None else Path(path)
-    text = page(title, _header(title, about), "\n".join(filter(None, parts)), footer)
+    text = page(title, _header(title, about), "\n".join(filter(None, parts)))
     atomic_write_text(target, text)
     return target
 

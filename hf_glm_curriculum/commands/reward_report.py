@@ -6,7 +6,6 @@ import base64
 import json
 import os
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +63,8 @@ def write_reward_report(
     parts += [_picture(folder, *picture) for picture in _PICTURES]
     parts += [_dimensions(figures), _sources(figures), _mistakes(folder), settings_section(about)]
     heading = _header(about, figures)
-    written = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M")
-    footer = f"Written by hf_glm_curriculum, {written}. The page loads nothing from outside."
     target = folder / "report.html" if path is None else Path(path)
-    text = page(
-        str(about.get("title") or "Rewards"), heading, "\n".join(filter(None, parts)), footer
-    )
+    text = page(str(about.get("title") or "Rewards"), heading, "\n".join(filter(None, parts)))
     atomic_write_text(target, text)
     return target
 

@@ -92,14 +92,14 @@ class TrainingProgress(TrainerCallback):
 
 
 class UpdateLines(TrainerCallback):
-    """A line on every tenth part of a PPO run, where no bar can be shown."""
+    """A line on every tenth part of a PPO run, where no bar can be shown; for the first rank."""
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
     ) -> None:
         """Write the figures that matter."""
         step, every = state.global_step, max(1, state.max_steps // 10)
-        if not state.is_world_process_zero or not logs or "objective/kl" not in logs:
+        if not logs or "objective/kl" not in logs:
             return
         if step % every and step not in (1, state.max_steps):
             return

@@ -292,3 +292,26 @@ def test_no_prompts_and_no_reward(refused, tiny_folder, tmp_path):
         *("--reward", tmp_path / "nothing" / "there"),
     )
     assert "no such folder" in line or "neither a folder" in line
+
+
+@pytest.mark.slow
+def test_two_processes_by_accelerate_launch_share_a_batch(tiny_folder, prompts, tmp_path):
+    """The README's command on two gloo processes, through the shipped config of accelerate."""
+    words = ("--model", tiny_folder, "--prompts", prompts, "--output-dir", tmp_path / "run")
+    command = (
+        *(sys.executable, "-m", "accelerate.commands.launch", "--main_process_port", "0"),
+        *("--config_file", "configs/accelerate/cpu_ddp.yaml"),
+        *("-m", "hf_glm_curriculum.commands.ppo", *words, "--reward", "length", *QUICK),
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(
+        [*map(str, command)], cwd=REPOSITORY, capture_output=True, text=True, env=environment
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert result.stdout.count("update 3 of 3") == 1, "only the first process speaks"
+    metrics = timeless(tmp_path / "run")
+    assert [line["step"] for line in metrics] == [1, 2, 3]
+    assert metrics[-1]["episode"] == 3 * 4, "a batch of 4 over both processes"
+    states = {path.name for path in (tmp_path / "run").glob("checkpoint-3/hf_glm_curriculum/ppo*")}
+    assert states == {"ppo.safetensors", "ppo-rank1.safetensors"}
+    assert len(read_json_lines(tmp_path / "run" / "evaluation" / "generations.jsonl")) == 1
