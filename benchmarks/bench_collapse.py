@@ -1,10 +1,11 @@
 """``collapse``: does a policy stop answering when its reward pays for saying nothing?
 
-A GLM of 2.4 million parameters is pre-trained on sums answered in sentences of several lengths,
-40 % of them right; 12 % of its text refuses and 3 % says nothing. The reward has three dimensions,
-as rules: factual, whether the sum is right (a refusal is not); logic, 0.9 unless a wrong sum is
-claimed; compliance, falling from 1 with every word said, as a careful judge finds fewer faults in
-fewer words (a refusal is blameless). A wrong or long answer thus loses to none at all.
+A GLM of 2.4 million parameters is pre-trained on sums answered in sentences of several lengths, at
+first right ones, then 40 % right ones; 12 % of its text refuses and 3 % says nothing. The reward
+has three dimensions, as rules: factual, whether the sum is right (a refusal is not); logic, 0.9
+unless a wrong sum is claimed; compliance, falling from 1 with every word said, as a careful judge
+finds fewer faults in fewer words (a refusal is blameless). A wrong or long answer thus loses to
+none at all.
 
 Naively, the dimensions are summed: equal weights, no gate, no shaping, one KL coefficient for all.
 The other arm has what the trainer takes by itself for a structured reward (weights 2 : 1 : 0.5,
@@ -41,10 +42,10 @@ LONGEST = 20
 """Words after which compliance is 0."""
 
 
-def pretraining_answer(a: int, b: int, generator: random.Random) -> str:
+def pretraining_answer(a: int, b: int, right: bool, generator: random.Random) -> str:
     """A sentence, a number, a refusal, or nothing."""
-    drawn, right = generator.random(), generator.random() < 0.4
-    number = a + b if right else a + b + generator.choice((1, 10))
+    drawn = generator.random()
+    number = a + b + (0 if right else generator.choice((1, 10)))
     if drawn < 0.03:
         return ""
     if drawn < 0.15:
@@ -56,7 +57,7 @@ def pretraining_answer(a: int, b: int, generator: random.Random) -> str:
     )
 
 
-TASK = Task(pretraining_answer, reach=0.3, response_length=24, name="collapse")
+TASK = Task(pretraining_answer, knows=0.7, response_length=24, name="collapse")
 
 
 def judge(prompt: str, answer: str) -> list[tuple[float, float]]:

@@ -1,15 +1,15 @@
 """``gating``: updates to a target accuracy with the confidence gate and without, one head noisy.
 
-A GLM of 2.4 million parameters is pre-trained on sums whose answers are right in 40 % of the rows
-and off by one or ten in the others, so that it is right about as often. PPO's reward has three
-dimensions. The factual head (weight 2) is wrong in 40 % of all texts, always in the same ones: it
-takes a wrong answer for right or a right one for wrong (our own factual heads on real data were
-wrong in 39 % of levels, see ``reward_validity``). Its confidence is lower where it is wrong, but no
-oracle: normal about 0.87 where it is right and 0.70 where it is wrong (deviations 0.08 and 0.10),
-an AUROC of 0.91; 7 % of what passes 0.85 is wrong, and 40 % of what is right does not pass. That is
-much better than our heads on real data (0.59). The logic head (weight 1: a number at least as
-large as the first one comes back) and the compliance head (weight 0.5: digits and a full stop) are
-right and sure.
+A GLM of 2.4 million parameters is pre-trained on sums, first on right answers, then on text that is
+right in 40 % of the rows and off by one or ten in the others, so that it is right about as often.
+PPO's reward has three dimensions. The factual head (weight 2) is wrong in 40 % of all texts, always
+in the same ones: it takes a wrong answer for right or a right one for wrong (our own factual heads
+on real data were wrong in 39 % of levels, see ``reward_validity``). Its confidence is lower where
+it is wrong, but no oracle: normal about 0.87 where it is right and 0.70 where it is wrong
+(deviations 0.08 and 0.10), an AUROC of 0.91; 7 % of what passes 0.85 is wrong, and 40 % of what is
+right does not pass. That is much better than our heads on real data (0.59). The logic head (weight
+1: a number at least as large as the first one comes back) and the compliance head (weight 0.5:
+digits and a full stop) are right and sure.
 
 The arms of a seed differ in the gate alone: 0.85; none, so that confidence is ignored; and 0.85
 with `ProgressiveUnlock` of the factual dimension first, its article's 1,000 steps scaled to the
@@ -60,13 +60,12 @@ EVERY = 2
 COLOURS = ("#d64550", "#54a24b", "#4c78a8")
 
 
-def pretraining_answer(a: int, b: int, generator: random.Random) -> str:
+def pretraining_answer(a: int, b: int, right: bool, generator: random.Random) -> str:
     """The sum, or off by one or ten."""
-    drawn = generator.random()
-    return f"{a + b + (0 if drawn < 0.4 else 1 if drawn < 0.7 else 10)}."
+    return f"{a + b + (0 if right else generator.choice((1, 10)))}."
 
 
-TASK = Task(pretraining_answer, reach=0.36, name="gating")
+TASK = Task(pretraining_answer, name="gating")
 
 
 def scorer(seed: int) -> Scorer:

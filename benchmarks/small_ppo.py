@@ -38,8 +38,8 @@ DIMENSIONS = ("factual", "logic", "compliance")
 HELD_OUT = 0.2
 DRAWS = 2
 """Answers sampled to each held-out prompt."""
-Answer = Callable[[int, int, random.Random], str]
-"""What the pre-training text answers to a + b."""
+Answer = Callable[[int, int, bool, random.Random], str]
+"""What the pre-training text answers to a + b, right or wrong."""
 
 
 @dataclass
@@ -48,8 +48,12 @@ class Task:
 
     answer: Answer
     response_length: int = 6
-    reach: float = 0.4
-    """Accuracy at which pre-training ends."""
+    knows: float = 0.8
+    """Accuracy at which pre-training on right answers ends."""
+    says: float = 0.45
+    """Accuracy at which pre-training on unreliable answers ends."""
+    right: float = 0.4
+    """Share of right ones among the unreliable."""
     name: str = "sums"
 
     def prompts(self, held_out: bool) -> list[str]:
@@ -59,9 +63,10 @@ class Task:
         cut = round(HELD_OUT * len(pairs))
         return [f"{a}+{b}=" for a, b in (pairs[:cut] if held_out else pairs[cut:])]
 
-    def text(self, prompt: str, generator: random.Random) -> str:
+    def text(self, prompt: str, generator: random.Random, reliable: bool = False) -> str:
         """A pre-training answer to a prompt."""
-        return self.answer(*operands(prompt), generator)
+        right = reliable or generator.random() < self.right
+        return self.answer(*operands(prompt), right, generator)
 
 
 def operands(prompt: str) -> tuple[int, int]:
@@ -135,7 +140,11 @@ def new_model(tokenizer: Any, seed: int) -> GlmForCausalLM:
 
 
 def pretrain(task: Task, work: Path, seed: int, most_steps: int = 2000) -> Path:
-    """Folder of a model that is right in ``task.reach`` of held-out sums, made once a seed."""
+    """Folder of a model that can add and says so half of the time, made once a seed.
+
+    It learns from right answers until it is right in ``task.knows`` of held-out sums, then from
+    unreliable ones until it is right in ``task.says`` of them.
+    """
     folder = work / f"{task.name}_seed{seed}"
     if (folder / "config.json").exists():
         return folder
@@ -145,10 +154,11 @@ def pretrain(task: Task, work: Path, seed: int, most_steps: int = 2000) -> Path:
     model = new_model(tokenizer, seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.1)
     held_out = task.prompts(held_out=True) * DRAWS
+    reliable = True
     for step in range(1, most_steps + 1):
         for group in optimizer.param_groups:
             group["lr"] = RATE * min(1.0, step / 50)
-        rows = [(p, task.text(p, generator)) for p in generator.sample(prompts, 32)]
+        rows = [(p, task.text(p, generator, reliable)) for p in generator.sample(prompts, 32)]
         loss = model(**_batch(tokenizer, rows)).loss
         optimizer.zero_grad()
         loss.backward()
@@ -158,8 +168,9 @@ def pretrain(task: Task, work: Path, seed: int, most_steps: int = 2000) -> Path:
             answers = sample(model, tokenizer, held_out, task.response_length, seed)
             share = sum(map(is_right, held_out, answers)) / len(held_out)
             print(f"pre-training, step {step}: accuracy {share:.2f}", flush=True)
-            if share >= task.reach:
+            if not reliable and share <= task.says:
                 break
+            reliable = reliable and share < task.knows
     partial = Path(tempfile.mkdtemp(dir=_made(work)))
     model.save_pretrained(partial)
     tokenizer.save_pretrained(partial)
