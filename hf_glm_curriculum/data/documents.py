@@ -9,7 +9,7 @@ from typing import Any
 
 import datasets
 
-from hf_glm_curriculum.data.record_files import RawRecord
+from hf_glm_curriculum.data.record_files import RawRecord, reading
 from hf_glm_curriculum.data.records import raw_records
 from hf_glm_curriculum.errors import DataError
 
@@ -68,17 +68,8 @@ def _text_files(path: Path) -> list[Path]:
 
 
 def _read(path: Path) -> str:
-    try:
+    with reading(path):
         return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}: not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8"
-        ) from error
-    except OSError as error:
-        raise DataError(
-            f"{path}: cannot be read ({error.strerror or error}); check the path and its "
-            "permissions"
-        ) from error
 
 
 def _text_of(record: RawRecord) -> str:

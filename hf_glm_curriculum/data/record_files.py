@@ -7,6 +7,7 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,19 @@ def read_file(path: Path) -> Iterator[RawRecord]:
             f"{path}: unknown suffix {path.suffix!r}; give a file that ends in "
             f"{', '.join(sorted(READERS))}"
         )
-    try:
+    with reading(path):
         yield from reader(path)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Say what is wrong with a file that a block reads.
+
+    Raises:
+        DataError: if it cannot be read, or is not UTF-8.
+    """
+    try:
+        yield
     except UnicodeDecodeError as error:
         raise DataError(
             f"{path}: not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
 
 from hf_glm_curriculum.evaluation import (
@@ -127,9 +126,7 @@ def render_report(run: RunFolder) -> str:
     figures = _guarded(report_sections.cards, run, "")[0] or ""
     heading += f"<nav>{''.join(contents)}</nav>"
     body = "\n".join([figures, _problems(run), *parts])
-    written = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M")
-    footer = f"Written by hf_glm_curriculum, {esc(written)}. The page loads nothing from outside."
-    return page(str(run.run.get("title") or run.path.resolve().name), heading, body, footer)
+    return page(str(run.run.get("title") or run.path.resolve().name), heading, body)
 
 
 def _foreign_to(run: RunFolder) -> tuple[str, ...]:

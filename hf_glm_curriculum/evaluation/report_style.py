@@ -157,8 +157,10 @@ def facts(pairs: Mapping[str, Any]) -> str:
     return f'<dl class="facts">{items}</dl>'
 
 
-def page(title: str, header: str, body: str, footer: str) -> str:
+def page(title: str, header: str, body: str) -> str:
     """The whole document: style and script inside, and a policy that forbids loading anything."""
+    written = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M")
+    footer = f"Written by hf_glm_curriculum, {written}. The page loads nothing from outside."
     assets = resources.files("hf_glm_curriculum.evaluation") / "assets"
     style = (assets / "report.css").read_text("utf-8")
     script = (assets / "report.js").read_text("utf-8")
