@@ -11,6 +11,7 @@ from typing import Any
 
 from hf_glm_curriculum.commands.console import library_bars, say, show_table
 from hf_glm_curriculum.commands.reward_config import RewardCommandConfig
+from hf_glm_curriculum.commands.reward_data import named_rows
 from hf_glm_curriculum.commands.reward_history import History, history_of, run_config
 from hf_glm_curriculum.commands.run_state import FolderPlan, is_main_process, run_record
 from hf_glm_curriculum.config import dump_config, to_dict
@@ -21,6 +22,8 @@ from hf_glm_curriculum.storage import atomic_write_json, read_json
 FOLDER = "refresh"
 PAIRS_FILE = "preferences.jsonl"
 SFT_FILE = "sft.jsonl"
+SHEET_FILE = "to_rate.jsonl"
+_SHEET_ROWS = 200
 
 
 @dataclass
@@ -94,6 +97,8 @@ def _opened(config: RewardCommandConfig, plan: FolderPlan) -> _Round:
             f"--dimensions {' '.join(old.dimensions)}"
         )
     history = history_of(source, config.fixed, config.preference_dimension)
+    for kept, given in zip((history.pairs, history.ratings), named_rows(config), strict=True):
+        kept += given
     prompts = _prompts(config)
     model = StructuredRewardModel.from_pretrained(source / "model")
     policy, tokenizer = load_model(str(config.sampler), config.dtype)
@@ -192,12 +197,13 @@ def _refreshed(task: _Round) -> tuple[Any, dict[str, Any]]:
 
 
 def _harvested(task: _Round, model: Any) -> dict[str, Any]:
-    """Turn the flywheel: write the policy's good answers; returns what came in and what did not."""
+    """Write the policy's good answers as data, and those to ask people about; returns counts."""
     from hf_glm_curriculum.models import model_fingerprint
     from hf_glm_curriculum.rewards.construct import candidates_of
     from hf_glm_curriculum.rewards.flywheel import append_sft_rows, harvest
     from hf_glm_curriculum.rewards.gate import RewardGate
     from hf_glm_curriculum.rewards.pipeline import RewardPipeline
+    from hf_glm_curriculum.rewards.refresh import rating_sheet
 
     config, by_prompt = task.config, {row["prompt"]: row for row in task.prompts}
     sampled = candidates_of(task.output / PAIRS_FILE, list(by_prompt))
@@ -211,6 +217,8 @@ def _harvested(task: _Round, model: Any) -> dict[str, Any]:
         "reward_model": str(task.plan.folder / "model"),
         "sampling": asdict(config.sampling),
     }
+    texts = [row["prompt"] for row in rows]
+    rating_sheet(model, texts, answers, task.output / SHEET_FILE, limit=_SHEET_ROWS)
     found = harvest(rows, answers, pipeline, provenance, config=config.flywheel)
     append_sft_rows(task.output / SFT_FILE, found.rows)
     added = 0
@@ -273,4 +281,5 @@ def _show(folder: Path, drift: Mapping[str, Any], harvested: Mapping[str, Any]) 
     say(f"kept {harvested['kept']:,} of {harvested['answers']:,} answers as SFT data{into}")
     say(f"model:  {folder / 'model'}")
     say(f"data:   {folder / FOLDER / SFT_FILE}")
+    say(f"to ask people about, for --ratings: {folder / FOLDER / SHEET_FILE}")
     say(f"report: {report}")

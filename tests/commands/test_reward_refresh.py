@@ -13,7 +13,7 @@ from hf_glm_curriculum.config import load_config
 from hf_glm_curriculum.data.records import load_records
 from hf_glm_curriculum.evaluation.run_folder import read_json_lines
 from tests.conftest import REPOSITORY, build_model, build_tokenizer
-from tests.rewards.examples import DIMENSIONS, preference_rows
+from tests.rewards.examples import DIMENSIONS, preference_rows, rating_rows
 
 QUICK = (
     *("--epochs", 2, "--folds", 2, "--confidence-epochs", 2, "--head-hidden-size", 8),
@@ -86,6 +86,8 @@ def test_a_refresh_retrains_compares_harvests_and_reports(refresh, run, tmp_path
     old, new = (StructuredRewardModel.from_pretrained(f / "model") for f in (run, folder))
     same = [torch.equal(a, b) for a, b in zip(old.parameters(), new.parameters(), strict=True)]
     assert any(same) and not all(same)
+    sheet = read_json_lines(folder / "refresh" / "to_rate.jsonl")
+    assert sheet and all(row[name] is None for row in sheet for name in DIMENSIONS)
     harvested = read(folder / "refresh" / "harvest.json")
     assert harvested["answers"] == 24 == harvested["kept"] + sum(harvested["rejected"].values())
     rows = read_json_lines(folder / "refresh" / "sft.jsonl")
@@ -140,6 +142,16 @@ def test_a_refreshed_run_is_refreshed_again(refresh, run, tmp_path, cli):
     status, _, errors = cli("report", tmp_path / "newer")
     assert status == 0, errors
     assert "Drift" in (tmp_path / "newer" / "report.html").read_text("utf-8")
+
+
+def test_rows_given_beside_are_trained_on(refresh, run, tmp_path):
+    rated = write(tmp_path / "rated.jsonl", rating_rows(6))
+    more = write(tmp_path / "more.jsonl", preference_rows(2, seed=9))
+    status, _, errors = refresh("--ratings", rated, "--preferences", more)
+    assert status == 0, errors
+    data, before = read(tmp_path / "new" / "run.json")["data"], history_of(run)
+    assert data["replayed_ratings"] == 6 == len(history_of(tmp_path / "new").ratings)
+    assert data["replayed_pairs"] == len(before.pairs) + 4
 
 
 def test_heads_that_lost_something_are_not_taken(refresh, run, tmp_path, monkeypatch):
