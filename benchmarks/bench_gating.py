@@ -51,8 +51,8 @@ from hf_glm_curriculum.rewards.unlock import ProgressiveUnlock
 from hf_glm_curriculum.rewards.weights import DimensionWeights
 
 CLAIM = "−41 % steps"
-TARGET = 0.7
-RATE = 2e-4
+TARGET = 0.6
+RATE = 3e-4
 WRONG = 0.4
 RIGHT_CONFIDENCE, WRONG_CONFIDENCE = NormalDist(0.87, 0.08), NormalDist(0.70, 0.10)
 ARMS = ("no gate", "gate", "gate and unlocking")
@@ -202,7 +202,7 @@ def main() -> None:
     """Run what is missing, record and draw."""
     flags = parser(__doc__)
     flags.add_argument("--work", type=Path, default=REPOSITORY / "runs" / "gating")
-    flags.add_argument("--updates", type=int, default=40)
+    flags.add_argument("--updates", type=int, default=60)
     args = flags.parse_args()
     torch.set_num_threads(1)
     seeds = range(args.seed, args.seed + (5 if args.full else 2))
