@@ -36,28 +36,38 @@ class UpdateStats:
                 ("passes", 1),
             )
         }
+        self._moved = torch.zeros((), device=device)
         self.grad_norms: list[Tensor] = []
         self.stopped_early = False
         self.mini_batches = 0
 
     @torch.no_grad()
-    def add(self, policy: PolicyTerms, value: ValueTerms, tokens: Tensor, states: Tensor) -> None:
-        """Take one micro-batch in."""
+    def add_policy(self, terms: PolicyTerms, tokens: Tensor) -> None:
+        """Take the policy's terms of a micro-batch in, over so many tokens."""
         found = {
             "tokens": tokens,
-            "states": states,
-            "policy": policy.loss.detach(),
-            "value": value.loss.detach(),
-            "ratio": policy.ratio,
-            "kl": policy.approx_kl,
-            "clipped": policy.clipped,
-            "value_clipped": value.clipped,
+            "policy": terms.loss.detach(),
+            "ratio": terms.ratio,
+            "kl": terms.approx_kl,
+            "clipped": terms.clipped,
+            "ratio_square": (terms.ratio / tokens.clamp_min(1)).square(),
         }
         for name, number in found.items():
             self._sums[name] += number
-        mean = policy.ratio / tokens.clamp_min(1)
-        self._sums["ratio_square"] += mean.square()
         self._sums["passes"] += 1
+        self._moved += terms.approx_kl
+
+    @torch.no_grad()
+    def add_value(self, terms: ValueTerms, states: Tensor) -> None:
+        """Take the critics' terms of a micro-batch in, over so many states of each."""
+        self._sums["states"] += states
+        self._sums["value"] += terms.loss.detach()
+        self._sums["value_clipped"] += terms.clipped
+
+    def take_moved(self) -> Tensor:
+        """This rank's summed approximate KL since the last call."""
+        moved, self._moved = self._moved, torch.zeros_like(self._moved)
+        return moved
 
     def metrics(self) -> dict[str, float]:
         """Means over tokens and states of all ranks."""

@@ -93,6 +93,7 @@ class PolicyAndValue(nn.Module):
         columns: int,
         temperature: float,
         entropy: bool = False,
+        logprobs: bool = True,
         values: bool = True,
     ) -> Readings:
         """Log-probabilities, and if asked for entropies and values, of packed rows.
@@ -105,16 +106,20 @@ class PolicyAndValue(nn.Module):
             columns: T.
             temperature: divides the logits.
             entropy: whether entropies are wanted.
+            logprobs: whether log-probabilities are wanted.
             values: whether values are wanted.
         """
         rows = PackedRows(input_ids, attention_mask, starts, lengths, columns)
-        hidden = hidden_states(backbone(self.policy), rows)
-        logprobs, found = score_tokens(self.policy, hidden, rows, temperature, entropy)
-        return Readings(logprobs, found, self._values(rows, hidden) if values else None)
+        hidden, found, spread = None, None, None
+        if logprobs or self.shares_trunk:
+            hidden = hidden_states(backbone(self.policy), rows)
+        if logprobs and hidden is not None:
+            found, spread = score_tokens(self.policy, hidden, rows, temperature, entropy)
+        return Readings(found, spread, self._values(rows, hidden) if values else None)
 
-    def _values(self, rows: PackedRows, hidden: Tensor) -> Tensor:
+    def _values(self, rows: PackedRows, hidden: Tensor | None) -> Tensor:
         critic: Any = self.value_model
-        if not self.shares_trunk:
+        if not self.shares_trunk or hidden is None:
             hidden = hidden_states(getattr(critic, critic.base_model_prefix), rows)
         places = rows.state_places()[:, :, None].expand(-1, -1, hidden.shape[2])
         chosen = hidden.gather(1, places)

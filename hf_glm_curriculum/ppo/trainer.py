@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,23 @@ from hf_glm_curriculum.ppo.rollout import (
 from hf_glm_curriculum.ppo.scoring import Judged, RewardJudge, RewardParts
 from hf_glm_curriculum.ppo.stream import PromptStream
 from hf_glm_curriculum.signals.distributed import sum_over_ranks, world_size
+
+
+@dataclass(frozen=True)
+class _MicroBatch:
+    """Some rows of a mini-batch, and what their losses need."""
+
+    rows: list[int]
+    rollout: Rollout
+    judged: Judged
+    advantages: Tensor
+    returns: Tensor
+    counts: Tensor
+
+    @property
+    def index(self) -> Tensor:
+        """The rows as a tensor on the device."""
+        return torch.as_tensor(self.rows, device=self.rollout.lengths.device)
 
 
 class StructuredPPOTrainer(PPOLoop, PPOTrainer):
@@ -322,14 +340,14 @@ class StructuredPPOTrainer(PPOLoop, PPOTrainer):
         index = torch.as_tensor(rows, device=rollout.lengths.device)
         counts = self._counts(rollout, judged, index)
         parts = list(by_length(rollout.total_lengths, rows, args.per_device_train_batch_size))
-        moved = torch.zeros((), device=index.device)
         for place, part in enumerate(parts):
             last = place == len(parts) - 1
             with nullcontext() if last else self.accelerator.no_sync(model):
                 self.accelerator.gradient_state._set_sync_gradients(last)
-                loss, kl = self._loss(part, rollout, judged, advantages, returns, counts, stats)
-                self.accelerator.backward(loss * self._loss_factor())
-                moved += kl
+                batch = _MicroBatch(part, rollout, judged, advantages, returns, counts)
+                for loss in self._losses(batch, stats):
+                    self.accelerator.backward(loss * self._loss_factor())
+        moved = stats.take_moved()
         self._step(stats)
         if args.max_update_kl is None:
             return 0.0
@@ -337,42 +355,49 @@ class StructuredPPOTrainer(PPOLoop, PPOTrainer):
             sum_over_ranks(moved)
         return float(moved / counts[0])
 
-    def _loss(
-        self,
-        rows: list[int],
-        rollout: Rollout,
-        judged: Judged,
-        advantages: Tensor,
-        returns: Tensor,
-        counts: Tensor,
-        stats: UpdateStats,
-    ) -> tuple[Tensor, Tensor]:
-        """Loss of a micro-batch as its share of the mini-batch's, and its summed KL."""
-        args = self.args
-        index = torch.as_tensor(rows, device=rollout.lengths.device)
-        found = self._forward(self.model, rollout, rows)
-        weights, opened = judged.weights[index], judged.open[index]
-        tokens = rollout.tokens[index] & (weights > 0)[:, None]
-        states = rollout.states[index][:, :, None] & opened[:, None]
-        policy = policy_terms(
+    def _losses(self, batch: _MicroBatch, stats: UpdateStats) -> Iterator[Tensor]:
+        """A micro-batch's share of its mini-batch's loss, in the parts that go backward alone.
+
+        Policy and critic with a trunk each go one after the other, so that the activations of one
+        exist at a time. A wrapper that reduces gradients wants one pass, as does a shared trunk.
+        """
+        apart = self.model is self.bare_model and not self.bare_model.shares_trunk
+        if not apart:
+            found = self._forward(self.model, batch.rollout, batch.rows)
+            yield self._policy_loss(batch, found, stats) + self._value_loss(batch, found, stats)
+            return
+        found = self._forward(self.model, batch.rollout, batch.rows, values=False)
+        yield self._policy_loss(batch, found, stats)
+        found = self._forward(self.model, batch.rollout, batch.rows, logprobs=False)
+        yield self._value_loss(batch, found, stats)
+
+    def _policy_loss(self, batch: _MicroBatch, found: Readings, stats: UpdateStats) -> Tensor:
+        index, weights = batch.index, batch.judged.weights[batch.index]
+        tokens = batch.rollout.tokens[index] & (weights > 0)[:, None]
+        terms = policy_terms(
             found.logprobs,  # pyright: ignore[reportArgumentType]
-            rollout.logprobs[index],
-            advantages[index],
+            batch.rollout.logprobs[index],
+            batch.advantages[index],
             tokens,
             weights,
-            args.cliprange,
+            self.args.cliprange,
         )
-        value = value_terms(
+        stats.add_policy(terms, tokens.sum())
+        return terms.loss / batch.counts[0]
+
+    def _value_loss(self, batch: _MicroBatch, found: Readings, stats: UpdateStats) -> Tensor:
+        index = batch.index
+        states = batch.rollout.states[index][:, :, None] & batch.judged.open[index][:, None]
+        terms = value_terms(
             found.values,  # pyright: ignore[reportArgumentType]
-            rollout.values[index],
-            returns[index],
+            batch.rollout.values[index],
+            batch.returns[index],
             states,
-            weights,
-            args.cliprange_value,
+            batch.judged.weights[index],
+            self.args.cliprange_value,
         )
-        stats.add(policy, value, tokens.sum(), states.sum(dim=(0, 1)))
-        critics = (value.loss / counts[1:]).mean()
-        return policy.loss / counts[0] + args.vf_coef * critics, policy.approx_kl
+        stats.add_value(terms, states.sum(dim=(0, 1)))
+        return self.args.vf_coef * (terms.loss / batch.counts[1:]).mean()
 
     def _counts(self, rollout: Rollout, judged: Judged, index: Tensor) -> Tensor:
         """Tokens, and states by critic, of a mini-batch on all ranks, float [1 + C]."""
@@ -405,9 +430,7 @@ class StructuredPPOTrainer(PPOLoop, PPOTrainer):
 
     # -- forward passes ----------------------------------------------------------------------
 
-    def _forward(
-        self, model: Any, rollout: Rollout, rows: list[int], entropy: bool = False
-    ) -> Readings:
+    def _forward(self, model: Any, rollout: Rollout, rows: list[int], **wanted: bool) -> Readings:
         packed = rollout.packed(rows)
         with self.accelerator.autocast():
             return model(
@@ -417,7 +440,7 @@ class StructuredPPOTrainer(PPOLoop, PPOTrainer):
                 lengths=packed.lengths,
                 columns=packed.columns,
                 temperature=self.args.temperature,
-                entropy=entropy,
+                **wanted,
             )
 
     def _read(self, rollout: Rollout) -> None:
