@@ -15,7 +15,6 @@ from hf_glm_curriculum.config import add_config_flags, config_from_args, to_dict
 from hf_glm_curriculum.errors import ConfigError, StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from hf_glm_curriculum.commands.run_state import FolderPlan
@@ -100,31 +99,29 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         HfGlmCurriculumError: Settings, data, model or folder do not allow the run.
     """
+    from hf_glm_curriculum.commands import quickstart_stages as stages
     from hf_glm_curriculum.commands.console import say
-    from hf_glm_curriculum.commands.quickstart_stages import (
-        stages_finished,
-        stages_left_out,
-        total_seconds,
-    )
     from hf_glm_curriculum.commands.sft import show_places, show_result
     from hf_glm_curriculum.commands.sft_run import outcome_of
+    from hf_glm_curriculum.evaluation.report import write_report
 
     settings = config_from_args(QuickstartConfig, args)
     plan = plan_quickstart(settings)
-    left_out = stages_left_out(settings)
+    out = stages.stages_left_out(settings)
     tuned = plan.previous is not None and plan.previous.get("status") == "finished"
-    done = tuned and (left_out is not None or stages_finished(plan.folder))
-    if done:
-        say(f"{plan.folder} holds this run already; --overwrite runs it again")
     outcome = outcome_of(plan.folder) if tuned else _fine_tune(settings, plan, args.argv)
     if outcome is None:
         return 0
     if not settings.data and not (plan.folder / "demo_data" / "heldout.jsonl").exists():
         _write_demo(demo_records(settings, training_config(settings)), plan.folder)
-    after = _after(settings, plan.folder, args.argv, left_out, done)
+    if tuned and stages.stages_finished(plan.folder, out):
+        say(f"{plan.folder} holds this run already; --overwrite runs it again")
+    else:
+        stages.run_stages(settings, plan.folder, args.argv, out)
+        write_report(plan.folder)
     show_result(outcome)
-    after()
-    outcome.seconds = total_seconds(plan.folder)
+    stages.show_stages(plan.folder, out)
+    outcome.seconds = stages.total_seconds(plan.folder)
     show_places(outcome)
     return 0
 
@@ -142,26 +139,6 @@ def _fine_tune(settings: QuickstartConfig, plan: FolderPlan, argv: list[str]) ->
         "settings": to_dict(settings),
     }
     return run_sft(config, records, plan, about)
-
-
-def _after(
-    settings: QuickstartConfig, folder: Path, argv: list[str], left_out: str | None, done: bool
-) -> Callable[[], None]:
-    """The other stages, and the report on all; returns what shows their outcome."""
-    from hf_glm_curriculum.commands import quickstart_stages as stages
-    from hf_glm_curriculum.commands.console import say
-    from hf_glm_curriculum.commands.ppo_run import outcome_of
-    from hf_glm_curriculum.evaluation.report import write_report
-
-    if left_out is not None:
-        if not done:
-            stages.note_stages(folder, {"ppo_left_out": left_out})
-            write_report(folder)
-        return lambda: say(f"reward model and PPO left out: {left_out}")
-    if not done:
-        stages.run_stages(settings, folder, argv)
-        write_report(folder)
-    return lambda: stages.show_stages(outcome_of(folder / stages.PPO))
 
 
 def training_config(settings: QuickstartConfig) -> SftCommandConfig:

@@ -18,7 +18,6 @@ from hf_glm_curriculum.rewards.training_config import RewardTrainingConfig
 from hf_glm_curriculum.storage import atomic_write_json, atomic_write_text, read_json
 
 if TYPE_CHECKING:
-    from hf_glm_curriculum.commands.ppo_run import PpoOutcome
     from hf_glm_curriculum.commands.quickstart import QuickstartConfig
 
 REWARD, PPO = "stages/reward", "stages/ppo"
@@ -26,33 +25,37 @@ PREFERENCES, PROMPTS, HELDOUT = "preferences.jsonl", "prompts.jsonl", "heldout.j
 DEMO = "demo_data"
 
 
-def stages_left_out(settings: QuickstartConfig) -> str | None:
-    """Why reward heads and PPO are not part of this quickstart; None where they are."""
+def stages_left_out(settings: QuickstartConfig) -> dict[str, str]:
+    """Stage → why it is not part of this quickstart; what is not named is."""
     from hf_glm_curriculum.commands.ppo_train import left_out
 
     if not settings.ppo:
-        return "--no-ppo"
+        return dict.fromkeys((REWARD, PPO), "--no-ppo")
     if settings.data and not settings.preferences:
-        return (
+        reason = (
             "reward heads for your own data need preferences of your own; pass --preferences FILE "
             "with prompt, chosen, rejected and dimension"
         )
-    return left_out()
+        return dict.fromkeys((REWARD, PPO), reason)
+    reason = left_out()
+    return {} if reason is None else {PPO: reason}
 
 
-def stages_finished(folder: Path) -> bool:
-    """Whether the last stage is done."""
-    path = folder / PPO / RUN_FILE
-    return path.is_file() and read_json(path).get("status") == "finished"
+def stages_finished(folder: Path, out: Mapping[str, str]) -> bool:
+    """Whether every stage that is not left out is done."""
+    return all(_finished(folder / stage) for stage in (REWARD, PPO) if stage not in out)
 
 
-def run_stages(settings: QuickstartConfig, folder: Path, argv: Sequence[str]) -> PpoOutcome | None:
+def run_stages(
+    settings: QuickstartConfig, folder: Path, argv: Sequence[str], out: Mapping[str, str]
+) -> None:
     """Train reward heads and optimise the fine-tuned policy, or go on with either.
 
     Args:
         settings: of the quickstart.
         folder: of the run, in which fine-tuning is done.
         argv: the command's arguments, for `run.json`.
+        out: from `stages_left_out`.
 
     Raises:
         HfGlmCurriculumError: Data, models or folders do not allow a stage.
@@ -61,24 +64,27 @@ def run_stages(settings: QuickstartConfig, folder: Path, argv: Sequence[str]) ->
     from hf_glm_curriculum.commands.ppo_run import STATE, run_ppo
     from hf_glm_curriculum.commands.reward_run import run_reward
 
-    if not settings.data:
+    if not settings.data and REWARD not in out:
         _write_demo(settings, folder)
     about: dict[str, Any] = {"argv": list(argv)}
-    say(
-        "Stage 2 of 3: a reward model of demo preferences"
-        if not settings.preferences
-        else "Stage 2 of 3: a reward model of your preferences"
-    )
-    reward = reward_settings(settings, folder)
-    plan = _plan(folder / REWARD, "lifespan")
-    run_reward(reward, plan, {**about, "command": "reward", "title": "Quickstart: reward heads"})
-    say("Stage 3 of 3: PPO on the fine-tuned model")
-    config = ppo_settings(settings, folder)
-    plan = _plan(folder / PPO, STATE)
-    title = "Quickstart: optimised by its rewards"
-    outcome = run_ppo(config, plan, {**about, "command": "ppo", "title": title})
-    note_stages(folder, {name: _seconds(folder / name) for name in (REWARD, PPO)})
-    return outcome
+    if REWARD not in out:
+        say(f"Then: a reward model of {'your' if settings.preferences else 'demo'} preferences")
+        plan = _plan(folder / REWARD, "lifespan")
+        title = "Quickstart: reward heads"
+        config = reward_settings(settings, folder)
+        run_reward(config, plan, {**about, "command": "reward", "title": title})
+    if PPO not in out:
+        say("Then: PPO on the fine-tuned model")
+        plan = _plan(folder / PPO, STATE)
+        title = "Quickstart: optimised by its rewards"
+        run_ppo(ppo_settings(settings, folder), plan, {**about, "command": "ppo", "title": title})
+    done = {stage: _seconds(folder / stage) for stage in (REWARD, PPO) if stage not in out}
+    _note_stages(folder, {**done, "left_out": dict(out)})
+
+
+def _finished(folder: Path) -> bool:
+    path = folder / RUN_FILE
+    return path.is_file() and read_json(path).get("status") == "finished"
 
 
 def total_seconds(folder: Path) -> float:
@@ -87,7 +93,7 @@ def total_seconds(folder: Path) -> float:
     return sum(_seconds(place) or 0 for place in places if (place / RUN_FILE).is_file())
 
 
-def note_stages(folder: Path, about: Mapping[str, Any]) -> None:
+def _note_stages(folder: Path, about: Mapping[str, Any]) -> None:
     """Keep in the run's own `run.json` what the report says of the stages.
 
     Raises:
@@ -129,7 +135,7 @@ def ppo_settings(settings: QuickstartConfig, folder: Path) -> PpoCommandConfig:
         updates=2 if fast else 6,
         batch_size=8 if fast else 16,
         ppo_epochs=2,
-        learning_rate=1e-4,
+        learning_rate=3e-4,
         kl_coef=0.05,
         max_new_tokens=12 if fast else 24,
         max_prompt_length=192,
@@ -141,11 +147,17 @@ def ppo_settings(settings: QuickstartConfig, folder: Path) -> PpoCommandConfig:
     )
 
 
-def show_stages(outcome: PpoOutcome) -> None:
-    """Write what PPO came to."""
+def show_stages(folder: Path, out: Mapping[str, str]) -> None:
+    """Write what PPO came to, and what was left out."""
     from hf_glm_curriculum.commands.console import say, show_table
     from hf_glm_curriculum.commands.ppo import summary_rows
+    from hf_glm_curriculum.commands.ppo_run import outcome_of
 
+    if PPO in out:
+        what = "reward model and PPO" if REWARD in out else "PPO"
+        say(f"{what} left out: {out[PPO]}")
+        return
+    outcome = outcome_of(folder / PPO)
     rows = summary_rows(outcome)
     if rows:
         columns = ("", "fine-tuned", "after PPO")

@@ -30,9 +30,10 @@ _SHOWN = 24
 
 def ppo(run: RunFolder) -> str | None:
     """Curves, alarms, scores before and after and sample answers; None without a PPO run."""
-    left_out = (run.run.get("stages") or {}).get("ppo_left_out")
-    if left_out:
-        return f'<p class="why">Left out: {esc(left_out)}</p>'
+    left_out = (run.run.get("stages") or {}).get("left_out") or {}
+    if left_out.get(STAGE):
+        note = f'<p class="why">PPO was left out: {esc(left_out[STAGE])}</p>'
+        return note + ("" if HEADS in left_out else _heads(run.path / HEADS))
     own = run.run.get("command") == "ppo"
     if not own and not (run.path / STAGE / "run.json").is_file():
         return None

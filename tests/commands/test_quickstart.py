@@ -89,6 +89,7 @@ def test_the_same_seed_gives_the_same_run(finished, cli, tiny_folder, tmp_path):
 @pytest.mark.ppo
 def test_reward_heads_and_ppo_follow(finished):
     about = json.loads((finished / "run.json").read_text())
+    assert about["stages"].pop("left_out") == {}
     assert set(about["stages"]) == {"stages/reward", "stages/ppo"}
     for stage in about["stages"]:
         one = json.loads((finished / stage / "run.json").read_text())
@@ -154,9 +155,11 @@ def test_without_ppo_in_trl_the_rest_is_done(cli, tiny_folder, tmp_path, monkeyp
     arguments = ["quickstart", "--model", tiny_folder, "--output-dir", folder, *FAST]
     status, shown, errors = cli(*arguments)
     assert status == 0, errors
-    assert f"reward model and PPO left out: {reason}" in shown and "held-out loss" in shown
-    assert not (folder / "stages").exists()
-    assert reason in (folder / "report.html").read_text("utf-8")
+    assert f"PPO left out: {reason}" in shown and "held-out loss" in shown
+    assert (folder / "stages" / "reward" / "model").is_dir()
+    assert not (folder / "stages" / "ppo").exists()
+    text = (folder / "report.html").read_text("utf-8")
+    assert reason in text and "Heads of the reward model" in text
     status, shown, _ = cli(*arguments)
     assert status == 0 and "holds this run already" in shown
 
@@ -201,7 +204,7 @@ def test_the_users_own_data(cli, tiny_folder, train_file, tmp_path):
     assert status == 0, errors
     assert not (folder / "demo_data").exists() and not (folder / "stages").exists()
     assert "reward model and PPO left out" in shown and "--preferences FILE" in shown
-    assert "Left out" in (folder / "report.html").read_text("utf-8")
+    assert "PPO was left out" in (folder / "report.html").read_text("utf-8")
     about = json.loads((folder / "run.json").read_text())
     assert about["data"]["train"] == str(train_file) and about["data"]["heldout_rows"] == 4
     assert "held-out loss" in shown
