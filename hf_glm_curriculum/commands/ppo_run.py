@@ -169,8 +169,11 @@ def _whole(run: _Run, source: str) -> Any:
 
 def _about(run: _Run) -> dict[str, Any]:
     """The fields of `run.json` that say what the run is."""
+    from hf_glm_curriculum.commands.ppo_train import alarm_window
+
     config = run.config
     return {
+        "alarm_window": alarm_window(config),
         "trainer": "hf_glm_curriculum.ppo.StructuredPPOTrainer",
         "seed": config.seed,
         "model": run.about_model,

@@ -261,8 +261,12 @@ def monitor_of(config: PpoCommandConfig) -> Any:
     """The reward-hacking monitor, looking back no further than a run of this length allows."""
     from hf_glm_curriculum.rewards.monitor import RewardHackingMonitor
 
-    window = config.alarm_window or max(_LEAST_WINDOW, min(_WINDOW, config.updates // 3))
-    return RewardHackingMonitor(window=window, stop=config.stop_on_alarm)
+    return RewardHackingMonitor(window=alarm_window(config), stop=config.stop_on_alarm)
+
+
+def alarm_window(config: PpoCommandConfig) -> int:
+    """Updates that alarms look back on."""
+    return config.alarm_window or max(_LEAST_WINDOW, min(_WINDOW, config.updates // 3))
 
 
 def sharded() -> bool:

@@ -84,16 +84,25 @@ def _alarms(run: RunFolder) -> str:
     """Every alarm of the monitor with the updates at which it held."""
     spans = alarm_spans(run.metrics)
     if not spans:
-        watched = any(key.endswith("/alarms") for line in run.metrics for key in line)
-        return (
-            '<p class="why">No alarm: the reward was not seen to be gamed.</p>' if watched else ""
-        )
+        watched = sum(key.endswith("/alarms") for line in run.metrics for key in line)
+        words = _calm(watched, run.run.get("alarm_window")) if watched else ""
+        return f'<p class="why">{words}</p>' if words else ""
     lines = "".join(
         f"<li><b>{esc(kind.replace('_', ' '))}</b>: updates {first:,} to {last:,}</li>"
         for kind, (first, last) in spans.items()
     )
     words = "The reward rose while something got worse. Read the answers before trusting it."
     return f'<div class="warning"><p>{words}</p><ul>{lines}</ul></div>'
+
+
+def _calm(watched: int, window: Any) -> str:
+    """What it means that there was no alarm."""
+    if is_number(window) and watched < window:
+        return (
+            f"{watched:,} updates are too few to tell whether the reward is gamed: alarms look "
+            f"back on {window:,}."
+        )
+    return "No alarm: the reward was not seen to be gamed."
 
 
 def _scores(run: RunFolder) -> str:
@@ -154,7 +163,7 @@ def _curves(run: RunFolder) -> str:
         ("KL to the reference, nats an answer", [_line(run, "objective/kl", "KL")], "KL"),
         ("Share of rows in which a dimension is open", opened, "share"),
         ("Length of an answer", lengths, "length"),
-        ("Entropy, nats a token", [_line(run, "objective/entropy", "entropy")], "entropy"),
+        ("Entropy, nats an answer", [_line(run, "objective/entropy", "entropy")], "entropy"),
         ("Ended by themselves", [_line(run, "structured/eos_rate", "share")], "share"),
     ]
     drawn = [figure(title, _chart(lines, unit)) for title, lines, unit in charts]
