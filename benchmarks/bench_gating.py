@@ -13,7 +13,9 @@ digits and a full stop) are right and sure.
 
 The arms of a seed differ in the gate alone: 0.85; none, so that confidence is ignored; and 0.85
 with `ProgressiveUnlock` of the factual dimension first, its article's 1,000 steps scaled to the
-run. No shaping, KL control or negative reinforcement in any. Accuracy is that of answers sampled to
+run. The first two once more with one critic for the combined reward: with one a dimension,
+advantages of the two easy dimensions, in which nothing is left to learn, are brought to the same
+spread as those of the factual one, and what they then hold is noise. No shaping, KL control or negative reinforcement in any. Accuracy is that of answers sampled to
 held-out sums; the target is reached where the mean of two measurements running is.
 """
 
@@ -51,13 +53,15 @@ from hf_glm_curriculum.rewards.unlock import ProgressiveUnlock
 from hf_glm_curriculum.rewards.weights import DimensionWeights
 
 CLAIM = "−41 % steps"
-TARGET = 0.6
+TARGET = 0.45
+"""Half as often again as before. With a reward that is never wrong it takes about 8 updates; 0.6,
+the target first chosen, took 12 with that and was reached by no arm in 60."""
 RATE = 3e-4
 WRONG = 0.4
 RIGHT_CONFIDENCE, WRONG_CONFIDENCE = NormalDist(0.87, 0.08), NormalDist(0.70, 0.10)
-ARMS = ("no gate", "gate", "gate and unlocking")
+ARMS = ("no gate", "gate", "gate and unlocking", "no gate, one critic", "gate, one critic")
 EVERY = 2
-COLOURS = ("#d64550", "#54a24b", "#4c78a8")
+COLOURS = ("#d64550", "#54a24b", "#4c78a8", "#f2b134", "#8a5fbf")
 
 
 def pretraining_answer(a: int, b: int, right: bool, generator: random.Random) -> str:
@@ -91,9 +95,9 @@ def scorer(seed: int) -> Scorer:
 
 def parts_of(arm: str, updates: int) -> dict[str, Any]:
     """Gate, weights and unlocking of an arm."""
-    threshold = 0.0 if arm == "no gate" else 0.85
+    threshold = 0.0 if arm.startswith("no gate") else 0.85
     parts: dict[str, Any] = {"gate": RewardGate(threshold), "weights": DimensionWeights()}
-    if arm.endswith("unlocking"):
+    if "unlocking" in arm:
         least = max(1, updates // 8)
         parts["unlock"] = ProgressiveUnlock(
             ("factual", ("logic", "compliance")), min_steps=least, max_steps=4 * least, window=3
@@ -108,7 +112,7 @@ def measured(prompts: Sequence[str], answers: Sequence[str]) -> dict[str, float]
 
 def run(arm: str, updates: int, work: Path, seed: int) -> dict[str, Any]:
     """An arm's curve and what its gate did, unless an earlier call has it."""
-    kept = work / f"gating_{arm.replace(' ', '_')}_{updates}_seed{seed}.json"
+    kept = work / f"gating_{arm.replace(' ', '_').replace(',', '')}_{updates}_seed{seed}.json"
     if kept.exists():
         return json.loads(kept.read_text("utf-8"))
     model = pretrain(TASK, work, seed)
@@ -122,6 +126,7 @@ def run(arm: str, updates: int, work: Path, seed: int) -> dict[str, Any]:
         seed,
         parts_of(arm, updates),
         structured_defaults=False,
+        advantage_mode="scalar" if "one critic" in arm else "per_dimension",
         learning_rate=RATE,
     )
     opened = statistics.mean(entry["structured/open_factual"] for entry in log)
@@ -148,20 +153,10 @@ def table(found: dict[str, list[dict[str, Any]]], updates: int) -> list[dict[str
         arm: statistics.mean(updates if n is None else n for n in numbers)
         for arm, numbers in reached.items()
     }
-    ratio = means["gate"] / means["no gate"]
-    rows: list[dict[str, Any]] = [
-        {
-            "measure": f"updates to an accuracy of {TARGET}: gate / no gate",
-            "value": ratio,
-            "target": "≤ 0.6",
-            "met": ratio <= 0.6 and None not in reached["gate"],
-            "claim": CLAIM,
-            "note": f"{ratio - 1:+.0%}",
-        },
-        {
-            "measure": "the same: gate and unlocking / no gate",
-            "value": means["gate and unlocking"] / means["no gate"],
-        },
+    rows = [
+        _ratio(means, reached, "gate", "no gate", CLAIM),
+        _ratio(means, reached, "gate, one critic", "no gate, one critic"),
+        _ratio(means, reached, "gate and unlocking", "no gate"),
     ]
     for arm, results in found.items():
         finals = [one["curve"][-1]["accuracy"] for one in results]
@@ -177,6 +172,25 @@ def table(found: dict[str, list[dict[str, Any]]], updates: int) -> list[dict[str
             }
         )
     return rows
+
+
+def _ratio(
+    means: dict[str, float],
+    reached: dict[str, list[int | None]],
+    one: str,
+    other: str,
+    claim: str | None = None,
+) -> dict[str, Any]:
+    ratio = means[one] / means[other]
+    most = "at most, " if None in reached[other] else ""
+    return {
+        "measure": f"updates to an accuracy of {TARGET}: {one} / {other}",
+        "value": ratio,
+        "target": "≤ 0.6",
+        "met": ratio <= 0.6 and None not in reached[one],
+        "claim": claim,
+        "note": f"{most}{ratio - 1:+.0%}",
+    }
 
 
 def _mean(values: Sequence[float]) -> str:
