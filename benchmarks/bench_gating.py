@@ -15,8 +15,10 @@ The arms of a seed differ in the gate alone: 0.85; none, so that confidence is i
 with `ProgressiveUnlock` of the factual dimension first, its article's 1,000 steps scaled to the
 run. The first two once more with one critic for the combined reward: with one a dimension,
 advantages of the two easy dimensions, in which nothing is left to learn, are brought to the same
-spread as those of the factual one, and what they then hold is noise. No shaping, KL control or negative reinforcement in any. Accuracy is that of answers sampled to
-held-out sums; the target is reached where the mean of two measurements running is.
+spread as those of the factual one, and what they then hold is noise. The last arm has no gate and a
+factual head that is never wrong. No shaping, KL control or negative reinforcement in any. Accuracy
+is that of answers sampled to held-out sums; the target is reached where the mean of two
+measurements running is.
 """
 
 from __future__ import annotations
@@ -54,14 +56,21 @@ from hf_glm_curriculum.rewards.weights import DimensionWeights
 
 CLAIM = "−41 % steps"
 TARGET = 0.45
-"""Half as often again as before. With a reward that is never wrong it takes about 8 updates; 0.6,
-the target first chosen, took 12 with that and was reached by no arm in 60."""
+"""Half as often again as before. 0.6, the target first chosen, was reached only by the arm whose
+head is never wrong, not by any other in 60 updates."""
 RATE = 3e-4
 WRONG = 0.4
 RIGHT_CONFIDENCE, WRONG_CONFIDENCE = NormalDist(0.87, 0.08), NormalDist(0.70, 0.10)
-ARMS = ("no gate", "gate", "gate and unlocking", "no gate, one critic", "gate, one critic")
+ARMS = (
+    "no gate",
+    "gate",
+    "gate and unlocking",
+    "no gate, one critic",
+    "gate, one critic",
+    "never wrong",
+)
 EVERY = 2
-COLOURS = ("#d64550", "#54a24b", "#4c78a8", "#f2b134", "#8a5fbf")
+COLOURS = ("#d64550", "#54a24b", "#4c78a8", "#f2b134", "#8a5fbf", "#888888")
 
 
 def pretraining_answer(a: int, b: int, right: bool, generator: random.Random) -> str:
@@ -72,11 +81,11 @@ def pretraining_answer(a: int, b: int, right: bool, generator: random.Random) ->
 TASK = Task(pretraining_answer, name="gating")
 
 
-def scorer(seed: int) -> Scorer:
-    """The planted reward model of a seed."""
+def scorer(seed: int, errors: float = WRONG) -> Scorer:
+    """The planted reward model of a seed, wrong in a share of the texts."""
 
     def judge(prompt: str, answer: str) -> list[tuple[float, float]]:
-        wrong = uniform(seed, "wrong", prompt, answer) < WRONG
+        wrong = uniform(seed, "wrong", prompt, answer) < errors
         says_right = is_right(prompt, answer) != wrong
         spread = WRONG_CONFIDENCE if wrong else RIGHT_CONFIDENCE
         drawn = max(1e-9, uniform(seed, "confidence", prompt, answer))
@@ -95,7 +104,7 @@ def scorer(seed: int) -> Scorer:
 
 def parts_of(arm: str, updates: int) -> dict[str, Any]:
     """Gate, weights and unlocking of an arm."""
-    threshold = 0.0 if arm.startswith("no gate") else 0.85
+    threshold = 0.85 if arm.startswith("gate") else 0.0
     parts: dict[str, Any] = {"gate": RewardGate(threshold), "weights": DimensionWeights()}
     if "unlocking" in arm:
         least = max(1, updates // 8)
@@ -120,7 +129,7 @@ def run(arm: str, updates: int, work: Path, seed: int) -> dict[str, Any]:
     log = ppo(
         TASK,
         model,
-        scorer(seed),
+        scorer(seed, 0.0 if arm == "never wrong" else WRONG),
         watch,
         updates,
         seed,
