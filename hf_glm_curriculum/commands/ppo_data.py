@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,10 @@ from hf_glm_curriculum.errors import ConfigError
 
 if TYPE_CHECKING:
     import datasets
+
+    from hf_glm_curriculum.commands.ppo_reward import LoadedReward
+
+logger = logging.getLogger(__name__)
 
 _DEMO_WORDS = 40
 _DEMO_CATEGORIES = (
@@ -72,12 +77,42 @@ def load_ppo_rows(config: PpoCommandConfig) -> tuple[list[dict[str, Any]], list[
         wanted = 0 if heldout else config.answers
         rows, held = _demo(config, wanted)
         train, heldout = train + rows, heldout + held
-    if len(train) < config.batch_size:
+    _check_enough(train, config)
+    return train, heldout
+
+
+def with_opinion(
+    rows: list[dict[str, Any]], reward: LoadedReward, config: PpoCommandConfig
+) -> list[dict[str, Any]]:
+    """The rows of which the reward can say anything, whatever the answer; a rule may be silent.
+
+    Raises:
+        ConfigError: Too few are left for an update.
+    """
+    if not isinstance(reward.model, dict):
+        return rows
+    prompts, columns = [row["prompt"] for row in rows], [_columns(row) for row in rows]
+    scores, _ = reward.score(prompts, ["?"] * len(rows), columns)
+    kept = [
+        row
+        for row, one in zip(rows, scores, strict=True)
+        if any(value is not None for value in one.values())
+    ]
+    if len(kept) < len(rows):
+        logger.warning(
+            "%d of %d prompts are left out: %s can say nothing of them (they lack a check)",
+            *(len(rows) - len(kept), len(rows), ", ".join(reward.dimensions)),
+        )
+        _check_enough(kept, config)
+    return kept
+
+
+def _check_enough(rows: list[dict[str, Any]], config: PpoCommandConfig) -> None:
+    if len(rows) < config.batch_size:
         raise ConfigError(
             f"batch_size: {config.batch_size} prompts an update cannot be drawn from "
-            f"{len(train)}; give more prompts or a smaller batch_size"
+            f"{len(rows)}; give more prompts or a smaller batch_size"
         )
-    return train, heldout
 
 
 def prepare_ppo_data(

@@ -88,7 +88,11 @@ def run_ppo(
 
 def _prepared(config: PpoCommandConfig) -> _Run:
     """Load everything; nothing is written. What is cheap to refuse comes first."""
-    from hf_glm_curriculum.commands.ppo_data import load_ppo_rows, prepare_ppo_data
+    from hf_glm_curriculum.commands.ppo_data import (
+        load_ppo_rows,
+        prepare_ppo_data,
+        with_opinion,
+    )
     from hf_glm_curriculum.commands.ppo_reward import (
         check_reward_names,
         is_structured,
@@ -107,12 +111,13 @@ def _prepared(config: PpoCommandConfig) -> _Run:
     check_reward_names(config)
     check_precision(config)
     ppo_arguments(config, structured=False)
-    rows = load_ppo_rows(config)
+    train, heldout = load_ppo_rows(config)
     reward = load_reward(config)
+    train = with_opinion(train, reward, config)
     reward_parts(config, reward)
     args = ppo_arguments(config, is_structured(config, reward))
     model, tokenizer = load_policy(config)
-    data = prepare_ppo_data(rows, tokenizer, config)
+    data = prepare_ppo_data((train, heldout), tokenizer, config)
     facts = model_facts(model, config.model)
     fingerprint = f"{facts['fingerprint']}{data.fingerprint}"
     trainer = build_ppo_trainer(config, args, model, tokenizer, reward, data.train)

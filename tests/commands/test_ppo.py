@@ -139,6 +139,17 @@ def test_rules_get_the_rows_columns(ppo, tmp_path):
     assert len(moved) > 5, "every weight trains without LoRA"
 
 
+def test_prompts_that_no_rule_can_judge_are_left_out_and_said(ppo, tmp_path):
+    status, _, errors = ppo("--updates", 1, reward=("correct",))
+    assert status == 0, errors
+    assert "prompts are left out: correct can say nothing of them" in errors
+    rows = read_json_lines(tmp_path / "run" / "completions.jsonl")
+    assert all(row["scores"]["correct"] is not None for row in rows)
+    assert read(tmp_path / "run" / "run.json")["data"]["rows"] < 11
+    status, _, errors = ppo(folder=tmp_path / "second", reward=("compliance",))
+    assert status == 2 and "cannot be drawn from 0" in errors
+
+
 def interrupt_at(monkeypatch, step):
     """Stop training like Ctrl-C after an update and its checkpoint."""
     from hf_glm_curriculum.rewards.monitor import RewardHackingMonitor
