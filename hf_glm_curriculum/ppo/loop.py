@@ -81,8 +81,9 @@ class PPOLoop:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # What loading a checkpoint asks of a trainer that TRL's PPO never was.
+        # What checkpoints ask of a trainer that TRL's PPO never was.
         self.is_fsdp_xla_v1_enabled = self.is_fsdp_xla_enabled = False
+        self.is_distributed_loading_by_transformers = False
         self._completions = CompletionLog(Path(self.args.output_dir) / FILE)
         self._bar: PPOProgress | None = self._own_bar()
         self._watch_sampling = True
@@ -213,12 +214,24 @@ class PPOLoop:
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the policy (its adapter, for PEFT) with the tokenizer."""
+        above: Any = super(_ppo_trainer(), self)  # pyright: ignore[reportArgumentType]
+        # TRL's own looks for the policy on a model that DDP wraps.
+        with self._policy_in_front():
+            above.save_model(output_dir, _internal_call)
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """As TRL's trainers do, which ask the model for its config."""
+        above: Any = super()
+        with self._policy_in_front():
+            above.create_model_card(*args, **kwargs)
+
+    @contextmanager
+    def _policy_in_front(self) -> Iterator[None]:
+        """Let the trainer's model be the bare policy for a while."""
         wrapped = self.model
         self.model = self.bare_model.policy
-        above: Any = super(_ppo_trainer(), self)  # pyright: ignore[reportArgumentType]
         try:
-            # TRL's own looks for the policy on a model that DDP wraps.
-            above.save_model(output_dir, _internal_call)
+            yield
         finally:
             self.model = wrapped
 
