@@ -20,18 +20,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _DEMO_WORDS = 40
-_DEMO_CATEGORIES = (
-    "arithmetic",
-    "geography",
-    "knowledge",
-    "units",
-    "editing",
-    "format",
-    "reasoning",
-    "safety",
-    "word_problem",
-)
-"""What can be checked, in English: the embedded model knows no Chinese."""
 
 
 @dataclass
@@ -172,17 +160,9 @@ def _demo(
     config: PpoCommandConfig, wanted: int
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Demo prompts, and others whose answers can be checked."""
-    from hf_glm_curriculum.data.demo import demo_instructions
+    from hf_glm_curriculum.data.demo import checkable_split
 
-    shape: dict[str, Any] = {
-        "languages": ("en",),
-        "categories": _DEMO_CATEGORIES,
-        "max_words": _DEMO_WORDS,
-    }
-    train = demo_instructions(config.demo, config.seed, **shape)
-    known = {row["prompt"] for row in train}
-    spare = demo_instructions(4 * wanted, config.seed + 1, exclude=known, **shape) if wanted else []
-    heldout = [row for row in spare if row["answer_check"] is not None][:wanted]
+    train, heldout = checkable_split(config.demo, wanted, config.seed, max_words=_DEMO_WORDS)
     rows = [[{**row, "reference": row["response"]} for row in part] for part in (train, heldout)]
     return rows[0], rows[1]
 

@@ -21,19 +21,6 @@ if TYPE_CHECKING:
     from hf_glm_curriculum.commands.sft_data import SftRecords
     from hf_glm_curriculum.commands.sft_run import SftOutcome
 
-# What a model of this size can pick up from some hundred samples; translation is left out since
-# the embedded model knows no Chinese.
-CATEGORIES = (
-    "arithmetic",
-    "geography",
-    "knowledge",
-    "units",
-    "editing",
-    "format",
-    "reasoning",
-    "safety",
-    "word_problem",
-)
 MAX_WORDS = 36
 
 
@@ -208,20 +195,15 @@ def own_records(config: SftCommandConfig) -> SftRecords:
 def demo_records(settings: QuickstartConfig, config: SftCommandConfig) -> SftRecords:
     """Demo data with planted faults, and clean held-out questions that can be checked."""
     from hf_glm_curriculum.commands.sft_data import SftRecords
-    from hf_glm_curriculum.data.demo import demo_instructions
+    from hf_glm_curriculum.data.demo import checkable_split
 
-    shape: dict[str, Any] = {
-        "languages": ("en",),
-        "categories": CATEGORIES,
-        "max_words": MAX_WORDS,
-    }
-    train = demo_instructions(
-        settings.rows, settings.seed, fault_share=settings.fault_share, **shape
+    train, heldout = checkable_split(
+        settings.rows,
+        max(config.answers, 1),
+        settings.seed,
+        max_words=MAX_WORDS,
+        fault_share=settings.fault_share,
     )
-    known = {row["prompt"] for row in train}
-    wanted = max(config.answers, 1)
-    spare = demo_instructions(4 * wanted, settings.seed + 1, exclude=known, **shape)
-    heldout = [row for row in spare if row["answer_check"] is not None][:wanted]
     return SftRecords(_table(train), _table(heldout), "demo data with planted faults")
 
 

@@ -177,8 +177,9 @@ def _seconds(folder: Path) -> float | None:
 
 def _write_demo(settings: QuickstartConfig, folder: Path) -> None:
     """Demo pairs and prompts, none of which fine-tuning has seen or is evaluated on."""
-    from hf_glm_curriculum.commands.quickstart import CATEGORIES, MAX_WORDS
+    from hf_glm_curriculum.commands.quickstart import MAX_WORDS
     from hf_glm_curriculum.data.demo import demo_instructions
+    from hf_glm_curriculum.data.demo.catalog import CHECKABLE
     from hf_glm_curriculum.data.demo.preferences import demo_preferences
     from hf_glm_curriculum.evaluation.run_folder import read_json_lines
 
@@ -191,7 +192,7 @@ def _write_demo(settings: QuickstartConfig, folder: Path) -> None:
         32 if settings.fast else 160,
         settings.seed + 2,
         languages=("en",),
-        categories=CATEGORIES,
+        categories=CHECKABLE,
         max_words=MAX_WORDS,
         exclude=known,
     )

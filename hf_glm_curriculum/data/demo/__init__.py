@@ -7,12 +7,14 @@ if TYPE_CHECKING:
     from hf_glm_curriculum.data.demo.dialogues import demo_dialogues as demo_dialogues
     from hf_glm_curriculum.data.demo.documents import demo_documents as demo_documents
     from hf_glm_curriculum.data.demo.faults import FAULT_KINDS as FAULT_KINDS
+    from hf_glm_curriculum.data.demo.instructions import checkable_split as checkable_split
     from hf_glm_curriculum.data.demo.instructions import demo_instructions as demo_instructions
     from hf_glm_curriculum.data.demo.preferences import demo_preferences as demo_preferences
     from hf_glm_curriculum.data.demo.write import write_demo_data as write_demo_data
 
 _HOMES = {
     "FAULT_KINDS": "faults",
+    "checkable_split": "instructions",
     "demo_dialogues": "dialogues",
     "demo_documents": "documents",
     "demo_instructions": "instructions",

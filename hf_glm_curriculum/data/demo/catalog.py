@@ -33,6 +33,22 @@ CATEGORIES: dict[str, float] = {
     "safety": 0.7,
     "advice": 0.7,
 }
+
+CHECKABLE = tuple(
+    [
+        "arithmetic",
+        "geography",
+        "knowledge",
+        "units",
+        "editing",
+        "format",
+        "reasoning",
+        "safety",
+        "word_problem",
+    ]
+)
+"""Categories whose English tasks a rule can check and a small model can pick up; translation is
+left out, since the embedded model knows no Chinese."""
 _MODULES = (
     advice,
     arithmetic,

@@ -5,7 +5,7 @@ from itertools import islice
 from random import Random
 from typing import Any
 
-from hf_glm_curriculum.data.demo.catalog import CATEGORIES, all_tasks, tasks_in
+from hf_glm_curriculum.data.demo.catalog import CATEGORIES, CHECKABLE, all_tasks, tasks_in
 from hf_glm_curriculum.data.demo.draft import LANGUAGES, LEVELS, Draft, Task, compose
 from hf_glm_curriculum.data.demo.faults import FAULT_KINDS, plant_faults
 from hf_glm_curriculum.errors import ConfigError, DataError
@@ -64,6 +64,34 @@ def demo_instructions(
     rows = [_row(draft) for draft in drafts]
     plant_faults(rows, drafts, used, fault_share, fault_kinds, Random(f"faults-{seed}"))
     return rows
+
+
+def checkable_split(
+    n: int, held_out: int, seed: int, *, max_words: int, fault_share: float = 0.0
+) -> tuple[list[Row], list[Row]]:
+    """English instructions to train on, and others that a rule can check.
+
+    Args:
+        n: rows to train on.
+        held_out: most rows held out; each has an `answer_check`, and none is among the others.
+        seed: of both; the same rows each time.
+        max_words: longest prompt and answer together.
+        fault_share: share of the training rows that get a planted fault.
+
+    Raises:
+        ConfigError: As `demo_instructions`.
+    """
+    shape: dict[str, Any] = {
+        "languages": ("en",),
+        "categories": CHECKABLE,
+        "max_words": max_words,
+    }
+    train = demo_instructions(n, seed, fault_share=fault_share, **shape)
+    known = {row["prompt"] for row in train}
+    if not held_out:
+        return train, []
+    spare = demo_instructions(4 * held_out, seed + 1, exclude=known, **shape)
+    return train, [row for row in spare if row["answer_check"] is not None][:held_out]
 
 
 def _language_weights(languages: Sequence[str] | Mapping[str, float]) -> dict[str, float]:
