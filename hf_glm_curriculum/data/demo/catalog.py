@@ -34,18 +34,16 @@ CATEGORIES: dict[str, float] = {
     "advice": 0.7,
 }
 
-CHECKABLE = tuple(
-    [
-        "arithmetic",
-        "geography",
-        "knowledge",
-        "units",
-        "editing",
-        "format",
-        "reasoning",
-        "safety",
-        "word_problem",
-    ]
+CHECKABLE = (
+    "arithmetic",
+    "geography",
+    "knowledge",
+    "units",
+    "editing",
+    "format",
+    "reasoning",
+    "safety",
+    "word_problem",
 )
 """Categories whose English tasks a rule can check and a small model can pick up; translation is
 left out, since the embedded model knows no Chinese."""
