@@ -70,8 +70,9 @@ class EarlyAsks:
 
     def of(self, event: HostEvent | None) -> list[tuple[dict[str, float], int | None]]:
         """(ratios, step) asked for so far in an event, in order."""
-        unread = event is not None and event.name in UNREAD_EVENTS
-        return list(self._asks) if unread and event.state is self._run else []
+        if event is None or event.name not in UNREAD_EVENTS:
+            return []
+        return list(self._asks) if event.state is self._run else []
 
 
 @dataclass(frozen=True)
