@@ -1,24 +1,30 @@
 """``gating``: updates to a target accuracy with the confidence gate and without, one head noisy.
 
 A GLM of 2.4 million parameters is pre-trained on sums, first on right answers, then on text that is
-right in 40 % of the rows and off by one or ten in the others, so that it is right about as often.
-PPO's reward has three dimensions. The factual head (weight 2) is wrong in 40 % of all texts, always
-in the same ones: it takes a wrong answer for right or a right one for wrong (our own factual heads
-on real data were wrong in 39 % of levels, see ``reward_validity``). Its confidence is lower where
-it is wrong, but no oracle: normal about 0.87 where it is right and 0.70 where it is wrong
-(deviations 0.08 and 0.10), an AUROC of 0.91; 7 % of what passes 0.85 is wrong, and 40 % of what is
-right does not pass. That is much better than our heads on real data (0.59). The logic head (weight
-1: a number at least as large as the first one comes back) and the compliance head (weight 0.5:
-digits and a full stop) are right and sure.
+right in 40 % of the rows and off by one or ten in the others, checked every 25 steps; what it is
+right in when PPO begins is in the table. PPO's reward has three dimensions. The factual head
+(weight 2) is wrong in 40 % of all texts, always in the same ones: it takes a wrong answer for right
+or a right one for wrong (our own factual heads on real data were wrong in 39 % of levels, see
+``reward_validity``). Its confidence is lower where it is wrong, but no oracle: normal about 0.87
+where it is right and 0.70 where it is wrong (deviations 0.08 and 0.10), an AUROC of 0.91; 7 % of
+what passes 0.85 is wrong, and 40 % of what is right does not pass. That is much better than our
+heads on real data (0.59, nothing above 0.85): the benchmark says what the gate does with a good
+confidence, not that ours is one. The logic head (weight 1: a number at least as large as the first
+one comes back) and the compliance head (weight 0.5: digits and a full stop) are right and sure.
 
 The arms of a seed differ in the gate alone: 0.85; none, so that confidence is ignored; and 0.85
 with `ProgressiveUnlock` of the factual dimension first, its article's 1,000 steps scaled to the
-run. The first two once more with one critic for the combined reward: with one a dimension,
-advantages of the two easy dimensions, in which nothing is left to learn, are brought to the same
-spread as those of the factual one, and what they then hold is noise. The last arm has no gate and a
-factual head that is never wrong. No shaping, KL control or negative reinforcement in any. Accuracy
-is that of answers sampled to held-out sums; the target is reached where the mean of two
-measurements running is.
+run. (While the factual dimension is the only one unlocked, it is also the gate's fallback, and open
+in every row.) The first two once more with one critic for the combined reward. The last arm has no
+gate and a factual head that is never wrong. No shaping, KL control or negative reinforcement in
+any. Accuracy is that of answers sampled to held-out sums; the target is reached where the mean of
+two measurements running is.
+
+How the settings came about: the learning rate was chosen by runs with a head that is never wrong,
+after 2e-4 had been seen to be slow with and without the gate. Targets of 0.7 and 0.6 were written
+down first; seed 0 reached neither, with or without the gate, and the target was lowered to 0.45 and
+the arms with one critic were added after seed 0 had been looked at. Seed 1 was run once, after
+that; it is the one that nothing was chosen by.
 """
 
 from __future__ import annotations
@@ -56,8 +62,7 @@ from hf_glm_curriculum.rewards.weights import DimensionWeights
 
 CLAIM = "−41 % steps"
 TARGET = 0.45
-"""Half as often again as before. 0.6, the target first chosen, was reached only by the arm whose
-head is never wrong, not by any other in 60 updates."""
+"""Lowered from 0.6 after seed 0; see above."""
 RATE = 3e-4
 WRONG = 0.4
 RIGHT_CONFIDENCE, WRONG_CONFIDENCE = NormalDist(0.87, 0.08), NormalDist(0.70, 0.10)
@@ -157,7 +162,7 @@ def table(found: dict[str, list[dict[str, Any]]], updates: int) -> list[dict[str
     reached = {
         arm: [updates_to(one["curve"], TARGET) for one in results] for arm, results in found.items()
     }
-    # An arm that never gets there took at least all updates, which makes the ratio an upper bound.
+    # An arm that never gets there took at least all updates.
     means = {
         arm: statistics.mean(updates if n is None else n for n in numbers)
         for arm, numbers in reached.items()
@@ -169,18 +174,23 @@ def table(found: dict[str, list[dict[str, Any]]], updates: int) -> list[dict[str
     ]
     for arm, results in found.items():
         finals = [one["curve"][-1]["accuracy"] for one in results]
-        best = [max(point["accuracy"] for point in one["curve"]) for one in results]
+        late = [point["accuracy"] for one in results for point in _second_half(one["curve"])]
         shown = ", ".join(f"not in {updates}" if n is None else str(n) for n in reached[arm])
+        opened = [one["open"] for one in results]
         starts = [one["curve"][0]["accuracy"] for one in results]
         rows.append(
             {
                 "measure": f"{arm}: updates to the target, by seed",
                 "value": shown,
                 "note": f"accuracy {_mean(starts)} before, {_mean(finals)} at the end, "
-                f"{_mean(best)} at best; factual open in {_mean([r['open'] for r in results])}",
+                f"{_mean(late)} over the second half; factual open in {_mean(opened)}",
             }
         )
     return rows
+
+
+def _second_half(curve: list[dict[str, float]]) -> list[dict[str, float]]:
+    return curve[len(curve) // 2 :]
 
 
 def _ratio(
@@ -191,14 +201,18 @@ def _ratio(
     claim: str | None = None,
 ) -> dict[str, Any]:
     ratio = means[one] / means[other]
-    most = "at most, " if None in reached[other] else ""
+    if None in reached[one]:
+        missed = f"{reached[one].count(None)} of {len(reached[one])} seeds"
+        shown = f"no bound: the target was not reached in {missed}, which count as all updates"
+    else:
+        shown = f"{'at most, ' if None in reached[other] else ''}{ratio - 1:+.0%}"
     return {
         "measure": f"updates to an accuracy of {TARGET}: {one} / {other}",
         "value": ratio,
         "target": "≤ 0.6",
         "met": ratio <= 0.6 and None not in reached[one],
         "claim": claim,
-        "note": f"{most}{ratio - 1:+.0%}",
+        "note": shown,
     }
 
 

@@ -44,7 +44,7 @@ from hf_glm_curriculum.models import load_model
 ARMS = ("TRL full", "TRL LoRA", "ours full", "ours LoRA")
 ROWS, PER_DEVICE, RESPONSE, EPOCHS = 16, 4, 48, 2
 PAD = "<|endoftext|>"
-FIGURES = ("objective/scores", "objective/kl", "objective/entropy", "val/num_eos_tokens")
+FIGURES = ("objective/scores", "objective/kl", "objective/entropy")
 
 
 def settings(folder: str, seed: int) -> dict[str, Any]:
