@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import time
@@ -33,7 +34,7 @@ from hf_glm_curriculum.ppo.progress import PPOProgress
 from hf_glm_curriculum.ppo.prompts import IDS, PROMPT, TEXT, prepare_prompts
 from hf_glm_curriculum.ppo.rollout import Rollout, SampledLogprobs
 from hf_glm_curriculum.ppo.scoring import Judged, RewardJudge
-from hf_glm_curriculum.ppo.setup import prompt_room
+from hf_glm_curriculum.ppo.setup import prompt_room, set_precision
 from hf_glm_curriculum.ppo.state import checkpoint_to_resume, load_state, save_state
 from hf_glm_curriculum.ppo.stream import PromptStream
 from hf_glm_curriculum.signals.distributed import rank, world_size
@@ -66,6 +67,7 @@ class PPOLoop:
     stop_token_id: Any
     is_deepspeed_enabled: Any
     is_fsdp_enabled: Any
+    is_sharded: Any
     log: Any
     rollout: Any
     score: Any
@@ -77,6 +79,7 @@ class PPOLoop:
     _load_from_checkpoint: Any
     _load_optimizer_and_scheduler: Any
     _load_scaler: Any
+    _determine_best_metric: Any
     _load_rng_state: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -91,6 +94,8 @@ class PPOLoop:
         self._since_log: list[dict[str, float]] = []
         self._stream_state: dict[str, torch.Tensor] | None = None
         self._dump: CsvDump | None = None
+        self._began_at: int | None = None
+        self._first_schedule = copy.deepcopy(self.lr_scheduler.state_dict())
 
     def train(self, resume_from_checkpoint: Any = None, **unused: Any) -> TrainOutput:
         """Make the updates that are left.
@@ -117,12 +122,14 @@ class PPOLoop:
                 self._restore_stream(checkpoint)
             while self._goes_on():
                 self._update()
+            self.prompts.finish()
         finally:
             if self._bar is not None and self._bar.training_bar is not None:
                 self._bar.training_bar.close()
         self._event("on_train_end")
         if self.control.should_save:
             self._save_now()
+        self._take_best()
         last = self.state.log_history[-1] if self.state.log_history else {}
         return TrainOutput(self.state.global_step, float(last.get("loss/policy_avg", 0.0)), last)
 
@@ -165,10 +172,17 @@ class PPOLoop:
         """Set the counters of the run, or take up those of a checkpoint."""
         args, state = self.args, self.state
         state.global_step, state.episode, state.epoch = 0, 0, 0
-        state.log_history = []
+        state.log_history, self._since_log = [], []
+        state.best_metric = state.best_global_step = state.best_model_checkpoint = None
         self._stream_state = None
+        if self.accelerator.mixed_precision != args.mixed_precision and not self.is_sharded:
+            # A trainer made since with another precision changed what all of them share.
+            set_precision(args)
+        if checkpoint is None and self._began_at is not None:
+            self._start_over()
         if checkpoint is not None:
             self._load(checkpoint)
+        self._began_at = state.global_step
         state.max_steps = args.num_total_batches
         state.num_train_epochs = math.ceil(args.total_episodes / self.train_dataset_len)
         for name in ("logging_steps", "eval_steps", "save_steps"):
@@ -185,11 +199,35 @@ class PPOLoop:
             self._completions.rewind(state.global_step)
         self._dump = None
 
+    def _start_over(self) -> None:
+        """Begin a second run of this trainer with the schedule and optimizer of the first."""
+        self.prompts.reset()
+        if self.is_sharded:
+            return
+        self.lr_scheduler.load_state_dict(copy.deepcopy(self._first_schedule))
+        plain = getattr(self.optimizer, "optimizer", self.optimizer)
+        plain.state.clear()
+        rates = self.lr_scheduler.get_last_lr()
+        for group, rate in zip(plain.param_groups, rates, strict=True):
+            group["lr"] = rate
+
+    def _take_best(self) -> None:
+        """Take up the best checkpoint's policy, if that is wished."""
+        best = self.state.best_model_checkpoint
+        if not self.args.load_best_model_at_end or best is None:
+            return
+        if self.is_sharded:
+            logger.warning("load_best_model_at_end: split weights stay as they are; load %s", best)
+            return
+        self._load_from_checkpoint(best, model=self.bare_model.policy)
+
     def _load(self, folder: Path) -> None:
         """Weights, optimizer, schedule, scaler, counters and reward state of a checkpoint."""
         loaded = type(self.state).load_from_json(str(folder / "trainer_state.json"))
         self.state.global_step, self.state.epoch = loaded.global_step, loaded.epoch
         self.state.log_history = loaded.log_history
+        for name in ("best_metric", "best_global_step", "best_model_checkpoint"):
+            setattr(self.state, name, getattr(loaded, name))
         self._stream_state = load_state(self, folder)
         if self.is_deepspeed_enabled:
             self.model.load_checkpoint(str(folder))
@@ -255,12 +293,18 @@ class PPOLoop:
         self.lr_scheduler.step()
 
     def _after_step(self) -> None:
-        """Log, evaluate and save where callbacks want it."""
+        """What callbacks want after an update."""
         self._event("on_step_end")
+        self._obey()
+
+    def _obey(self) -> None:
+        """Log, evaluate and save where callbacks want it."""
         if self.control.should_log and self._since_log:
             self._log()
         if self.control.should_evaluate and self.eval_dataset is not None:
-            self.evaluate()
+            better = self._determine_best_metric(self.evaluate(), trial=None)
+            if self.args.save_strategy == "best":
+                self.control.should_save = better
         if self.control.should_save:
             self._save_now()
 
@@ -280,6 +324,9 @@ class PPOLoop:
     def _on_pass(self, begins: bool) -> None:
         """The stream of prompts begins or has finished a pass over the data."""
         self._event("on_epoch_begin" if begins else "on_epoch_end")
+        # A resumed run comes to the end of its checkpoint's pass a second time.
+        if not begins and self.state.global_step != self._began_at:
+            self._obey()
 
     @contextmanager
     def _phase(self, name: str) -> Iterator[None]:

@@ -162,7 +162,10 @@ class FunctionSource(RewardSource):
     ) -> list[float]:
         try:
             given = function(
-                prompts=list(rollout.prompts), completions=list(rollout.responses), **fields
+                prompts=list(rollout.prompts),
+                completions=list(rollout.responses),
+                # Lists of its own: what one function does to them is nothing to the next.
+                **{column: list(values) for column, values in fields.items()},
             )
         except Exception as error:
             reason = (str(error).splitlines() or [""])[0]

@@ -94,9 +94,12 @@ def generation_settings(
     temperature: float, response_length: int, *, greedy: bool = False
 ) -> dict[str, Any]:
     """What answers are made with: the whole distribution at one temperature, or its maximum."""
+    # One sequence a prompt, as a tensor, whatever the model's own generation config asks for.
+    plain = {"num_beams": 1, "num_return_sequences": 1, "return_dict_in_generate": False}
     if greedy:
-        return {"max_new_tokens": response_length, "do_sample": False}
+        return {**plain, "max_new_tokens": response_length, "do_sample": False}
     return {
+        **plain,
         "max_new_tokens": response_length,
         "temperature": temperature + 1e-7,
         "top_k": 0,

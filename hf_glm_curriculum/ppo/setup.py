@@ -125,6 +125,37 @@ def check_rows(args: StructuredPPOConfig, rows: int) -> None:
         args.total_episodes = args.total_updates * per_update
 
 
+def check_collator(collator: Any, rows: Any) -> None:
+    """Refuse a collator that does not give what a rollout needs.
+
+    Raises:
+        IncompatibleError: naming the collator and what is missing.
+    """
+    wanted = ("input_ids", "attention_mask", "prompts", "prompt_texts", "columns")
+    try:
+        batch = collator([rows[0]])
+        reason = f"gives no {', '.join(n for n in wanted if n not in batch)}"
+        fits = all(name in batch for name in wanted)
+    except Exception as error:
+        reason, fits = f"raised {type(error).__name__} on the first row", False
+    if not fits:
+        raise IncompatibleError(
+            f"data_collator: {type(collator).__name__} {reason}; leave it out (prompts are padded "
+            "on the left here), or subclass PromptCollator"
+        )
+
+
+def without_dropout(model: Any) -> None:
+    """Turn off dropout that is a number of an attention module, as TRL does where it is a module.
+
+    With it, two passes over the same tokens differ, and ratios are no ratios of policies.
+    """
+    for module in model.modules():
+        for name, value in vars(module).items():
+            if "dropout" in name and isinstance(value, float) and value > 0:
+                setattr(module, name, 0.0)
+
+
 def set_precision(args: StructuredPPOConfig) -> None:
     """Let ``bf16`` and ``fp16`` act: TRL's PPO makes its accelerator without them."""
     wanted = args.mixed_precision

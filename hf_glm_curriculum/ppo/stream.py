@@ -39,6 +39,15 @@ class PromptStream:
             self._batches = None
             self.on_pass(False)
 
+    def reset(self) -> None:
+        """Forget the pass under way; the next batch begins a new one."""
+        self._batches = None
+
+    def finish(self) -> None:
+        """Say that the pass under way is over: the run is."""
+        if self._batches is not None:
+            self.on_pass(False)
+
     def state_dict(self) -> dict[str, Tensor]:
         """Random states at the pass's beginning, and the batches drawn of it."""
         return {**self._start, "drawn": torch.tensor(self.drawn)}

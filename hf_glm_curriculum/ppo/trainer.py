@@ -148,6 +148,8 @@ class StructuredPPOTrainer(PPOLoop, PPOTrainer):
         setup.set_precision(args)
         setup.check_rows(args, len(prepared))
         peft = peft_config is not None or hasattr(model, "peft_config")
+        if data_collator is not None:
+            setup.check_collator(data_collator, prepared)
         value_model = setup.value_model_for(args, value_model, model, self.judge.critics, peft)
         super().__init__(
             args=args,
@@ -165,6 +167,9 @@ class StructuredPPOTrainer(PPOLoop, PPOTrainer):
         )
         # Micro-batches are weighed by what their mini-batch holds, not divided by their number.
         self.accelerator.gradient_accumulation_steps = 1
+        for one in (self.policy_model, self.ref_model, self.value_model, source):
+            if one is not None:
+                setup.without_dropout(one)
         self.prompts = PromptStream(self.dataloader, self._on_pass)
 
     # -- set-up ------------------------------------------------------------------------------
