@@ -15,6 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+READING_FILL = 0.8
+"""`least_fill` of passes that only read, on one process."""
+
 
 @dataclass(frozen=True)
 class PackedRows:
@@ -92,12 +95,27 @@ def pack_rows(
     )
 
 
-def by_length(total_lengths: Tensor, rows: Sequence[int], size: int) -> Iterator[list[int]]:
+def by_length(
+    total_lengths: Tensor, rows: Sequence[int], size: int, least_fill: float = 0.0
+) -> Iterator[list[int]]:
     """Split rows into parts of at most `size`, rows of like length together, longest first.
 
     Longest first, so that memory that does not suffice is found out at once.
+
+    Args:
+        total_lengths: tokens of every row, [B].
+        rows: which to split.
+        size: most rows of a part.
+        least_fill: a part ends before a row shorter than this share of its longest, which would
+            be padding for the rest. 0 where every process has to make equally many passes.
     """
     lengths = total_lengths.tolist()
     order = sorted(rows, key=lambda row: (-lengths[row], row))
-    for start in range(0, len(order), size):
-        yield order[start : start + size]
+    part: list[int] = []
+    for row in order:
+        if part and (len(part) == size or lengths[row] < least_fill * lengths[part[0]]):
+            yield part
+            part = []
+        part.append(row)
+    if part:
+        yield part

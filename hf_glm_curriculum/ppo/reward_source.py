@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from hf_glm_curriculum.errors import ConfigError, DataError, IncompatibleError, ModelError
 from hf_glm_curriculum.ppo.modules import hidden_states
-from hf_glm_curriculum.ppo.packing import PackedRows, by_length
+from hf_glm_curriculum.ppo.packing import READING_FILL, PackedRows, by_length
 from hf_glm_curriculum.ppo.rollout import Rollout
 from hf_glm_curriculum.rewards.rendering import tokenizers_agree
 from hf_glm_curriculum.rewards.scorers import scores_of
@@ -95,7 +95,8 @@ class ClassifierSource(RewardSource):
             rows = self._retokenised(rollout)
             found.copy_(torch.cat([self._logits(part) for part in rows]))
         else:
-            for part in by_length(rollout.total_lengths, range(len(rollout)), self.chunk):
+            lengths, all_rows = rollout.total_lengths, range(len(rollout))
+            for part in by_length(lengths, all_rows, self.chunk, READING_FILL):
                 found[part] = self._logits(rollout.packed(part))
         if not bool(torch.isfinite(found).all()):
             row = int((~torch.isfinite(found)).any(dim=1).nonzero()[0])

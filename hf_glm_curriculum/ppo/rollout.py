@@ -149,17 +149,14 @@ def generate(
     )
 
 
-def response_ends(response_ids: Tensor, stop_token_id: int | None) -> tuple[Tensor, Tensor]:
+def response_ends(response_ids: Tensor, stop_token_ids: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Lengths with the first stop token, and whether there is one; [B] each.
 
     A response without one is as long as the columns. Pad ids say nothing: where the pad token is
-    the stop token, the first one still ends the answer and belongs to it.
+    a stop token, the first one still ends the answer and belongs to it.
     """
-    rows, columns = response_ids.shape
-    if stop_token_id is None:
-        full = torch.full((rows,), columns, device=response_ids.device)
-        return full, torch.zeros_like(full, dtype=torch.bool)
-    stops = response_ids == stop_token_id
+    columns = response_ids.shape[1]
+    stops = torch.isin(response_ids, response_ids.new_tensor(list(stop_token_ids)))
     ended = stops.any(dim=1)
     first = stops.int().argmax(dim=1) + 1
     return torch.where(ended, first, columns), ended

@@ -53,22 +53,31 @@ def check_policy(model: Any, ref_model: Any, peft_config: Any, tokenizer: Any) -
         )
 
 
-def check_stop(args: StructuredPPOConfig, tokenizer: Any) -> None:
-    """Refuse a stop token that the tokenizer does not have.
+def stop_tokens(args: StructuredPPOConfig, tokenizer: Any, model: Any) -> list[int]:
+    """The tokens that end an answer; none lets every answer run to full length.
+
+    With ``stop_token="eos"`` these are the tokenizer's EOS and every other end of a turn that the
+    model's generation config lists, as chat models do.
 
     Raises:
-        ConfigError: naming the setting.
+        ConfigError: if the tokenizer does not have the token that is asked for.
     """
-    if args.stop_token == "eos" and tokenizer.eos_token_id is None:
+    if args.stop_token is None:
+        size = len(tokenizer)
+        if args.stop_token_id is not None and not 0 <= args.stop_token_id < size:
+            raise ConfigError(
+                f"stop_token_id: must be one of the tokenizer's {size:,} ids, got "
+                f"{args.stop_token_id}"
+            )
+        return [] if args.stop_token_id is None else [args.stop_token_id]
+    if tokenizer.eos_token_id is None:
         raise ConfigError(
             "stop_token: is 'eos', and the tokenizer has no EOS token; set tokenizer.eos_token, "
             "or stop_token to None and stop_token_id to the token that ends an answer"
         )
-    size = len(tokenizer)
-    if args.stop_token_id is not None and not 0 <= args.stop_token_id < size:
-        raise ConfigError(
-            f"stop_token_id: must be one of the tokenizer's {size:,} ids, got {args.stop_token_id}"
-        )
+    listed = model.generation_config.eos_token_id
+    others = listed if isinstance(listed, list) else []
+    return [tokenizer.eos_token_id, *(t for t in others if t != tokenizer.eos_token_id)]
 
 
 def prompt_room(args: StructuredPPOConfig, model: Any) -> int | None:

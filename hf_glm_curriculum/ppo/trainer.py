@@ -30,7 +30,7 @@ from hf_glm_curriculum.ppo.loop import PPOLoop
 from hf_glm_curriculum.ppo.metrics import UpdateStats
 from hf_glm_curriculum.ppo.modules import PolicyAndValue, Readings, hidden_states, score_tokens
 from hf_glm_curriculum.ppo.objective import policy_terms, value_terms
-from hf_glm_curriculum.ppo.packing import by_length
+from hf_glm_curriculum.ppo.packing import READING_FILL, by_length
 from hf_glm_curriculum.ppo.prompts import PromptCollator, prepare_prompts
 from hf_glm_curriculum.ppo.reward_source import reward_source
 from hf_glm_curriculum.ppo.rollout import (
@@ -119,7 +119,7 @@ class StructuredPPOTrainer(PPOLoop, PPOTrainer):
         reward_processing_class: Any = None,
     ) -> None:
         setup.check_policy(model, ref_model, peft_config, processing_class)
-        setup.check_stop(args, processing_class)
+        stops = setup.stop_tokens(args, processing_class, model)
         source = reward_source(
             reward_model,
             processing_class,
@@ -165,6 +165,10 @@ class StructuredPPOTrainer(PPOLoop, PPOTrainer):
             callbacks=[MetricsFile(), *(callbacks or [])],
             peft_config=peft_config,
         )
+        self.stop_token_ids = stops
+        if stops:
+            # TRL has put the tokenizer's EOS in place of all that end a turn of this model.
+            self.policy_model.generation_config.eos_token_id = stops
         # Micro-batches are weighed by what their mini-batch holds, not divided by their number.
         self.accelerator.gradient_accumulation_steps = 1
         for one in (self.policy_model, self.ref_model, self.value_model, source):
@@ -221,7 +225,7 @@ class StructuredPPOTrainer(PPOLoop, PPOTrainer):
             self.args.temperature, self.args.response_length, greedy=greedy
         )
         response_ids = self.generate(query_ids, query_mask, settings, watched)
-        lengths, ended = response_ends(response_ids, self.stop_token_id)
+        lengths, ended = response_ends(response_ids, self.stop_token_ids)
         # One column more than the longest answer, for the state after it.
         columns = min(int(lengths.max()) + 1, self.args.response_length)
         response_ids = torch.nn.functional.pad(
@@ -455,7 +459,8 @@ class StructuredPPOTrainer(PPOLoop, PPOTrainer):
         rollout.logprobs, rollout.entropy, rollout.reference = (empty.clone() for _ in range(3))
         rollout.values = empty[:, :, None].repeat(1, 1, self.judge.critics)
         chunk = self.args.local_rollout_forward_batch_size
-        for part in by_length(rollout.total_lengths, range(rows), chunk):
+        fill = READING_FILL if world_size() == 1 else 0.0
+        for part in by_length(rollout.total_lengths, range(rows), chunk, fill):
             found = self._forward(self.model, rollout, part, entropy=True)
             rollout.logprobs[part] = found.logprobs.float()  # pyright: ignore[reportOptionalMemberAccess]
             rollout.entropy[part] = found.entropy.float()  # pyright: ignore[reportOptionalMemberAccess]

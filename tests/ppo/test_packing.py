@@ -89,14 +89,22 @@ def test_adapter_on_the_head_goes_through_the_head(tiny_model):
 
 
 def test_an_answer_ends_at_its_first_stop_token():
-    lengths, ended = response_ends(RESPONSE, 1)
+    lengths, ended = response_ends(RESPONSE, [1])
     assert lengths.tolist() == [3, 5]
     assert ended.tolist() == [True, False]
     # The pad token as stop token: the first one belongs to the answer.
-    assert response_ends(RESPONSE, 0)[0].tolist() == [4, 2]
-    assert response_ends(RESPONSE, None)[0].tolist() == [5, 5]
+    assert response_ends(RESPONSE, [0])[0].tolist() == [4, 2]
+    assert response_ends(RESPONSE, [])[0].tolist() == [5, 5]
+    assert response_ends(RESPONSE, [1, 11, 13])[0].tolist() == [2, 3]
 
 
 def test_parts_hold_rows_of_like_length():
     parts = list(by_length(torch.tensor([3, 9, 4, 8, 5]), [0, 1, 2, 3, 4], 2))
     assert parts == [[1, 3], [4, 2], [0]]
+
+
+def test_parts_end_before_rows_that_would_be_padding():
+    lengths = torch.tensor([100, 95, 81, 79, 40, 39])
+    parts = list(by_length(lengths, range(6), 4, least_fill=0.8))
+    assert parts == [[0, 1, 2], [3], [4, 5]]
+    assert list(by_length(lengths, range(6), 2, least_fill=0.8)) == [[0, 1], [2, 3], [4, 5]]

@@ -211,3 +211,13 @@ def test_model_is_saved_whole_and_loads(trainer, tmp_path):
     saved = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     ours = causal_lm(one.bare_model.policy)
     assert torch.equal(saved.model.embed_tokens.weight, ours.model.embed_tokens.weight)
+
+
+def test_every_end_of_turn_the_model_lists_ends_an_answer(trainer, policy):
+    model = policy(eos=-50.0)
+    model.generation_config.eos_token_id = [1, *range(100, 200)]
+    one = trainer(model, total_updates=1)
+    run(one)
+    assert one.stop_token_ids[:2] == [1, 100]
+    assert logs(one, "structured/eos_rate")[0] > 0.5
+    assert logs(one, "structured/tokens")[0] < 8
