@@ -81,7 +81,7 @@ class Server:
     def stop(self, how: int = signal.SIGINT) -> int:
         """End the process and return its exit status."""
         self.process.send_signal(how)
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=120)
 
 
 class Page:

@@ -133,7 +133,12 @@ def test_wrong_rows_weigh_more_and_the_mean_stays_one(run):
 
 def test_kl_coefficient_is_each_rows_own(run, tmp_path):
     controller = KLController(0.1, kappa=2.0, margin=0.0)
-    run(Scorer(), {"kl_controller": controller}, total_updates=1, debug_dir=str(tmp_path / "d"))
+    run(
+        Scorer(constant={"factual": 0.1}),
+        {"kl_controller": controller},
+        total_updates=1,
+        debug_dir=str(tmp_path / "d"),
+    )
     with (tmp_path / "d" / "ppo.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 4
