@@ -1,6 +1,6 @@
 """``ppo_confirm``: what ``gating`` and ``collapse`` say of a small GLM, seen on SmolLM2-135M.
 
-Five updates with LoRA on the embedded model, 16 sums of a number of one or two digits and one of one
+Five updates with LoRA on the embedded model, 16 sums of a number of up to two digits and one of one
 ("What is 47 + 8?" through its chat template), answers of up to 24 tokens, two epochs. Collapse: the
 reward of ``collapse`` summed naively, and with the trainer's defaults. Gating: the noisy factual
 head of ``gating`` with the gate at 0.85 and without. Everything is read off the answers drawn in
