@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import signal
@@ -69,7 +70,9 @@ class Server:
         """Start, and wait until the page is served."""
         command = [sys.executable, "-m", "hf_glm_curriculum.commands.main", "review", str(self.run)]
         command += ["--port", str(self.port), "--no-browser", *self.flags]
-        self.process = subprocess.Popen(command, cwd=REPOSITORY)
+        # A background job ignores Ctrl-C, and so would what it starts.
+        wake = functools.partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+        self.process = subprocess.Popen(command, cwd=REPOSITORY, preexec_fn=wake)
         for _ in range(240):
             assert self.process.poll() is None, "the server ended at once"
             with contextlib.suppress(OSError):
@@ -81,7 +84,7 @@ class Server:
     def stop(self, how: int = signal.SIGINT) -> int:
         """End the process and return its exit status."""
         self.process.send_signal(how)
-        return self.process.wait(timeout=120)
+        return self.process.wait(timeout=60)
 
 
 class Page:
