@@ -197,6 +197,8 @@ class PPOLoop:
             self.deepspeed = self.model_wrapped = self.model
         if rank() == 0:
             self._completions.rewind(state.global_step)
+            if state.global_step:
+                self._evaluation_log().rewind(state.global_step)
         self._dump = None
 
     def _start_over(self) -> None:
@@ -415,7 +417,7 @@ class PPOLoop:
             }
             found.append((len(rows), figures))
         if rank() == 0:
-            CompletionLog(Path(self.args.output_dir) / EVALUATION_FILE).write(lines)
+            self._evaluation_log().write(lines)
         weighed = weighted_means(found)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in weighed.items()}
         self.log(dict(metrics))
@@ -426,6 +428,9 @@ class PPOLoop:
         """TRL's name for looking at answers to the evaluation prompts."""
         if self.eval_dataset is not None:
             self.evaluate()
+
+    def _evaluation_log(self) -> CompletionLog:
+        return CompletionLog(Path(self.args.output_dir) / EVALUATION_FILE)
 
     def _evaluation_data(self, given: Any) -> Any:
         if given is None:

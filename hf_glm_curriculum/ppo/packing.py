@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 READING_FILL = 0.8
-"""`least_fill` of passes that only read, on one process."""
+"""`least_fill` of passes that only read."""
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,6 @@ from typing import Any
 
 from transformers import ProgressCallback
 
-PHASES = ("rollout", "score", "optimize")
-
 
 class PPOProgress(ProgressCallback):
     """The trainer's bar with reward, KL and gate of the last update, and the phase under way."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import torch
@@ -14,8 +13,6 @@ from hf_glm_curriculum.errors import ConfigError, DataError, IncompatibleError, 
 from hf_glm_curriculum.models import causal_lm
 from hf_glm_curriculum.ppo.config import StructuredPPOConfig
 from hf_glm_curriculum.ppo.modules import check_critic, critic_for
-
-logger = logging.getLogger(__name__)
 
 
 def check_policy(model: Any, ref_model: Any, peft_config: Any, tokenizer: Any) -> None:

@@ -459,9 +459,12 @@ class StructuredPPOTrainer(PPOLoop, PPOTrainer):
         rollout.logprobs, rollout.entropy, rollout.reference = (empty.clone() for _ in range(3))
         rollout.values = empty[:, :, None].repeat(1, 1, self.judge.critics)
         chunk = self.args.local_rollout_forward_batch_size
-        fill = READING_FILL if world_size() == 1 else 0.0
+        # Without the wrapper, whose forward waits for the other ranks': how many passes a rank
+        # makes depends on its rows, and in evaluation on its share of the prompts.
+        model = self.model if self.is_sharded else self.bare_model
+        fill = 0.0 if self.is_sharded else READING_FILL
         for part in by_length(rollout.total_lengths, range(rows), chunk, fill):
-            found = self._forward(self.model, rollout, part, entropy=True)
+            found = self._forward(model, rollout, part, entropy=True)
             rollout.logprobs[part] = found.logprobs.float()  # pyright: ignore[reportOptionalMemberAccess]
             rollout.entropy[part] = found.entropy.float()  # pyright: ignore[reportOptionalMemberAccess]
             rollout.values[part] = found.values.float()  # pyright: ignore[reportOptionalMemberAccess]

@@ -21,7 +21,14 @@ rank = int(os.environ["RANK"])
 trainer = train(sys.argv[1] + "/run", 2, ddp_backend="gloo", gradient_accumulation_steps=1)
 assert torch.distributed.get_world_size() == 2
 assert isinstance(trainer.model, torch.nn.parallel.DistributedDataParallel)
+# Five prompts, two at a time: one rank has a batch more than the other.
+trainer.args.per_device_eval_batch_size = 2
+shared = trainer.evaluate(trainer.train_dataset.select([0, 1, 2, 3, 0]))
 state = dict(trainer.bare_model.named_parameters())
+if rank == 0:
+    import json
+    with open(sys.argv[1] + "/evaluated.json", "w") as file:
+        json.dump(shared, file)
 torch.save({{n: p.detach() for n, p in state.items()}}, f"{{sys.argv[1]}}/rank{{rank}}.pt")
 """
 
@@ -40,3 +47,8 @@ def test_two_processes_are_one(tmp_path):
     for ours, theirs in zip(both, one, strict=True):
         for name in ("objective/kl", "loss/policy_avg", "loss/value_avg", "structured/open"):
             assert ours[name] == pytest.approx(theirs[name], abs=1e-4), name
+    ours = json.loads((tmp_path / "evaluated.json").read_text())
+    theirs = alone.evaluate(alone.train_dataset.select([0, 1, 2, 3, 0]))
+    assert ours.keys() == theirs.keys()
+    for name in ("eval_kl", "eval_structured/score_factual", "eval_structured/open_logic"):
+        assert ours[name] == pytest.approx(theirs[name], abs=1e-4), name
