@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from hf_glm_curriculum.data.content_id import SegmentMap, segment_ids, segment_map
+from hf_glm_curriculum.data.content_id import segment_ids
+from hf_glm_curriculum.segments import SegmentMap, segment_map
 
 if TYPE_CHECKING:
     from hf_glm_curriculum.signals.ghost_sums import ExactNorms

@@ -6,8 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_glm_curriculum.data.content_id import UNUSED_ID, content_ids, segment_ids, segment_map
+from hf_glm_curriculum.data.content_id import UNUSED_ID, content_ids, segment_ids
 from hf_glm_curriculum.errors import DataError
+from hf_glm_curriculum.segments import segment_map
 
 MASK64 = 2**64 - 1
 samples = st.lists(

@@ -23,7 +23,7 @@ RANKS = {
 # What the rank-0 modules are made of, lowest first; each may import those before it.
 FOUNDATION = [
     ["errors"],
-    ["optional", "storage", "config_types"],
+    ["optional", "storage", "config_types", "segments"],
     ["progress", "csv_dump", "config_dump"],
     ["embedded"],
 ]
