@@ -1,0 +1,1 @@
+"""Position-graph attention: which keys each query needs, and attention over those alone."""

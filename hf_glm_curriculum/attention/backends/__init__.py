@@ -1,0 +1,1 @@
+"""Ways to compute attention over selected blocks, behind one interface."""
