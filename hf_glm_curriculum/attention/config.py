@@ -52,10 +52,10 @@ class PositionGraphConfig:
     summary_order: Literal[1, 2] = 2
     """Moments of a block's keys its mass is estimated from: means, or means and variances."""
 
-    summary_size: int | None = None
-    """Keys that one summary stands for; a divisor of block_size. Without it the block size."""
+    outliers: int = 2
+    """Keys of a block, those farthest from its mean, that its mass is estimated from exactly."""
 
-    probe: int = 64
+    probe: int = 16
     """Latest queries before a query block that choose its keys by content."""
 
     backend: Literal["auto", "reference", "gather", "flex", "flash"] = "auto"
@@ -127,11 +127,6 @@ class PositionGraphConfig:
         return min(SPARSE_QUERY_BLOCK, self.block_size)
 
     @property
-    def summary(self) -> int:
-        """Keys that one summary stands for."""
-        return self.block_size if self.summary_size is None else self.summary_size
-
-    @property
     def always(self) -> int:
         """Blocks every query sees: the sink, the window behind it, its own."""
         return self.sink_blocks + -(-self.window // self.block_size) + 1
@@ -149,10 +144,15 @@ def _check_blocks(config: PositionGraphConfig) -> None:
         raise ConfigError(f"window: must be at least 0 tokens, got {config.window}.")
     if config.sink_blocks < 0:
         raise ConfigError(f"sink_blocks: must be at least 0, got {config.sink_blocks}.")
-    for name in ("query_block", "summary_size"):
-        value = getattr(config, name)
-        if value is not None and (value < 1 or size % value):
-            raise ConfigError(f"{name}: must divide block_size = {size}, got {value}.")
+    if config.query_block is not None and (config.query_block < 1 or size % config.query_block):
+        raise ConfigError(
+            f"query_block: must divide block_size = {size}, got {config.query_block}."
+        )
+    if not 0 <= config.outliers < size - 1:
+        raise ConfigError(
+            f"outliers: must be at least 0 and leave two keys of block_size = {size}, got "
+            f"{config.outliers}."
+        )
     _check_budget("top_k", config.top_k, size)
 
 

@@ -1,0 +1,96 @@
+"""Dense attention under the mask that blocks and tiles amount to: what the others are tested by.
+
+Straightforward and slow: scores of all queries and all keys are held at once.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hf_glm_curriculum.attention.backends.base import AttentionProblem, Call
+
+
+class ReferenceBackend:
+    """Plain masked softmax; float64 too."""
+
+    name = "reference"
+
+    def supports(self, call: Call) -> str | None:
+        """None, or why the call cannot be served."""
+        return None if call.dtype.is_floating_point else f"it does not compute in {call.dtype}"
+
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, problem: AttentionProblem
+    ) -> Tensor:
+        """Attention output [B, Q, H, d]; see `Backend`."""
+        group = query.shape[1] // key.shape[1]
+        visible = visible_keys(problem).to(query.device)
+        heads = visible.shape[1]
+        visible = visible.repeat_interleave(query.shape[1] // heads, 1)
+        key, value = (x.repeat_interleave(group, 1) for x in (key, value))
+        if problem.shift is None:
+            scores = query @ key.transpose(-1, -2)
+        else:
+            scores = _shifted_scores(query, key, problem)
+        scores = (scores.to(_exact(query.dtype)) * problem.scaling).masked_fill(
+            ~visible, -torch.inf
+        )
+        weights = torch.softmax(scores, dim=-1).masked_fill(~visible.any(-1, keepdim=True), 0.0)
+        weights = torch.nn.functional.dropout(weights, problem.dropout)
+        return (weights.to(value.dtype) @ value).transpose(1, 2)
+
+
+def visible_keys(problem: AttentionProblem) -> Tensor:
+    """The mask as bool [B, G, Q, N]: which key slots each query sees."""
+    layout, selection = problem.layout, problem.selection
+    groups = selection.groups
+    visible = torch.zeros(groups, layout.rows * layout.queries, layout.rows * layout.keys).bool()
+    blocks = selection.blocks.cpu()
+    slots = torch.from_numpy(layout.key_slots)
+    for tile in range(layout.tiles):
+        own = slots[int(layout.own_block[tile])]
+        offset = int(layout.tile_position[tile]) % layout.block_size
+        for place in range(int(layout.tile_length[tile])):
+            query = int(layout.query_slots[tile, place])
+            visible[:, query, own[: offset + place + 1]] = True
+            for group in range(groups):
+                chosen = blocks[group, tile]
+                visible[group, query, slots[chosen[chosen >= 0]].flatten()] = True
+    visible = visible.view(groups, layout.rows, layout.queries, layout.rows, layout.keys)
+    row = torch.arange(layout.rows)
+    return visible[:, row, :, row].contiguous()
+
+
+def _exact(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _shifted_scores(query: Tensor, key: Tensor, problem: AttentionProblem) -> Tensor:
+    """Scores [B, H, Q, N] where each tile's selected blocks moved in front of its own block."""
+    assert problem.shift is not None
+    layout, selection = problem.layout, problem.selection
+    scores = query @ key.transpose(-1, -2)
+    per_group = query.shape[1] // selection.groups
+    for tile in range(layout.tiles):
+        slots = torch.from_numpy(layout.query_slots[tile])
+        slots = slots[slots >= 0]
+        row, asked = int(slots[0]) // layout.queries, slots % layout.queries
+        own = int(layout.own_block[tile])
+        for group in range(selection.groups):
+            chosen = [int(x) for x in selection.blocks[group, tile] if x >= 0]
+            heads = slice(group * per_group, (group + 1) * per_group)
+            for rank, block in enumerate(reversed(chosen), start=1):
+                columns = torch.from_numpy(layout.key_slots[block]) % layout.keys
+                moved = (own - rank - block) * layout.block_size
+                part = key[row : row + 1, heads][:, :, columns]
+                part = problem.shift(part, torch.full((1, len(columns)), moved))
+                block_scores = query[row, heads][:, asked] @ part[0].transpose(-1, -2)
+                place = torch.zeros_like(scores[row, heads])
+                place[:, asked[:, None], columns[None]] = block_scores
+                seen = torch.zeros(scores.shape[-2:]).bool()
+                seen[asked[:, None], columns[None]] = True
+                kept = torch.where(seen, place, scores[row, heads])
+                scores = scores.clone()
+                scores[row, heads] = kept
+    return scores
