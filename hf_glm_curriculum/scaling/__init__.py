@@ -1,0 +1,1 @@
+"""Scaling laws: functional forms, robust fits with intervals, plans of compute, sweeps."""
