@@ -58,6 +58,7 @@ def lines_of(folder):
     return [line for line in kept if set(line) != {"step"} and "train_loss" not in line]
 
 
+@pytest.mark.pictures
 def test_a_run_leaves_everything_and_shows_the_figures(migrate, tmp_path):
     status, shown, errors = migrate()
     assert status == 0, errors

@@ -45,6 +45,7 @@ def read(path):
     return json.loads(path.read_text("utf-8"))
 
 
+@pytest.mark.pictures
 def test_a_run_leaves_model_figures_pictures_and_report(reward, tmp_path):
     status, shown, errors = reward()
     assert status == 0, errors

@@ -272,6 +272,7 @@ def test_full_disk_while_saving_leaves_nothing_half_written(tmp_path):
     assert list((tmp_path / "checkpoint-1" / "hf_glm_curriculum").iterdir()) == []
 
 
+@pytest.mark.pictures
 def test_outputs_are_written_and_readable(tmp_path):
     config = LifespanConfig(suspicion_threshold=0.2, warmup_visits=2)
     callback = SampleLifespanCallback(config, debug_dir=tmp_path / "debug")

@@ -21,6 +21,8 @@ from hf_glm_curriculum.lifespan.plots import STATE_COLOURS
 from hf_glm_curriculum.signals.ledger import SampleState
 from tests.lifespan.runs import random_rows, train
 
+pytestmark = pytest.mark.pictures
+
 MOMENTS = [
     Moment("epoch 1", 8, 1.0, {(UNSEEN, "TRAINING"): 70, (UNSEEN, "OBSERVED"): 20}),
     Moment(

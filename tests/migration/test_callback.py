@@ -268,7 +268,7 @@ def test_hosts_without_token_losses_are_refused_by_name():
 # -- reports ---------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("pictures")
+@pytest.mark.pictures
 def test_metrics_and_pictures(tmp_path):
     config = MigrationConfig(window=0.5, pretrain_steps=6, post_ramp=2)
     mixture = WrittenMixture()
@@ -381,7 +381,7 @@ def test_gradient_norms_do_not_see_the_gates():
     assert frames[0].tolist() == pytest.approx(frames[1].tolist(), rel=1e-4)
 
 
-@pytest.mark.usefixtures("pictures")
+@pytest.mark.pictures
 def test_two_instances_write_apart(tmp_path):
     run([migration(name="one"), migration(ONES, name="two")], output_dir=tmp_path)
     assert (Path(tmp_path) / "one" / "layers.png").exists()

@@ -12,6 +12,8 @@ from hf_glm_curriculum.migration.config import MigrationConfig
 from hf_glm_curriculum.migration.output import write_outputs
 from hf_glm_curriculum.migration.schedule import schedule_for
 
+pytestmark = pytest.mark.pictures
+
 SCHEDULES = {
     "window at the end": schedule_for(MigrationConfig(), 400),
     "switch inside": schedule_for(MigrationConfig(pretrain_steps=300), 400),

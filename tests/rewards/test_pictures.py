@@ -9,6 +9,8 @@ from hf_glm_curriculum.rewards.pictures import (
     gate_openness_png,
 )
 
+pytestmark = pytest.mark.pictures
+
 PNG = b"\x89PNG"
 RESULTS = {
     "SFT": {"factual": 0.4, "logic": 0.5, "compliance": 0.9},

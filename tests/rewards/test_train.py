@@ -155,6 +155,7 @@ def test_weights_that_are_not_finite_are_named(model, data):
         train_reward_model(model, data, CONFIG, shift_check=False)
 
 
+@pytest.mark.pictures
 def test_pictures_are_written(model, data, tmp_path):
     result = train_reward_model(model, data, CONFIG, shift_check=False)
     figures = result.figures["test"]
