@@ -128,11 +128,25 @@ def _gradients(
     )
 
 
+def merge(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Attention over two sets of keys from that over each: outputs and log-sum-exps."""
+    total = torch.logaddexp(first[1], second[1])
+    output = first[0] * torch.exp(first[1] - total).unsqueeze(-1).to(first[0].dtype)
+    share = torch.exp(second[1] - total).unsqueeze(-1).to(first[0].dtype)
+    return output.addcmul_(second[0], share), total
+
+
 def dropout_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float, keep: Tensor
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    scaling: float,
+    keep: Tensor,
+    causal: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """`tile_attention` whose weights are multiplied by ``keep`` [R, K, g·t, L] (0 or 1/(1-p))."""
-    scores = _scores(query, key, mask, scaling, False)
+    scores = _scores(query, key, mask, scaling, bool(causal), causal)
     total = scores.logsumexp(dim=-1)
     weights = torch.exp(scores - total.unsqueeze(-1)) * keep
     return weights.to(value.dtype) @ value, total
@@ -148,9 +162,11 @@ def dropout_gradients(
     mask: Tensor | None,
     scaling: float,
     keep: Tensor,
+    causal: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of `dropout_attention`, given the same ``keep``."""
-    weights = torch.exp(_scores(query, key, mask, scaling, False) - total.unsqueeze(-1))
+    scores = _scores(query, key, mask, scaling, bool(causal), causal)
+    weights = torch.exp(scores - total.unsqueeze(-1))
     inner = (grad.float() * output.float()).sum(-1, keepdim=True)
     reach = (grad.float() @ value.float().transpose(-1, -2)) * keep
     slope = (weights * (reach - inner) * scaling).to(query.dtype)
@@ -159,14 +175,19 @@ def dropout_gradients(
 
 
 def _scores(
-    query: Tensor, key: Tensor, mask: Tensor | None, scaling: float, causal: bool
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor | None,
+    scaling: float,
+    causal: bool,
+    folded: int = 1,
 ) -> Tensor:
-    """Scores in float32, [R, K, g·t, L]."""
+    """Scores in float32, [R, K, g·t, L]; ``folded`` heads stand one after the other if causal."""
     scores = (query @ key.transpose(-1, -2)).float() * scaling
     if mask is not None:
         scores = scores + mask
     if causal:
-        queries, keys = scores.shape[-2:]
+        queries, keys = scores.shape[-2] // folded, scores.shape[-1]
         future = torch.ones(queries, keys, dtype=torch.bool, device=scores.device).triu(1)
-        scores = scores.masked_fill(future, -torch.inf)
+        scores = scores.masked_fill(future.repeat(folded, 1), -torch.inf)
     return scores

@@ -40,21 +40,13 @@ class HeadRows:
         flat = tensor.as_strided((rows, size), (size, 1))
         return HeadRows(flat, steps, tensor.shape[2])
 
-    def index(self, slots: Tensor, heads: int, first_head: int = 0) -> Tensor:
-        """Row numbers of flat slots (row · N + column) in ``heads`` heads.
+    def base(self, slots: Tensor) -> Tensor:
+        """Row numbers in head 0 of flat slots (row · N + column), none negative; same shape."""
+        return (slots // self.slots) * self.strides[0] + (slots % self.slots) * self.strides[2]
 
-        Args:
-            slots: int64 [..., L], none negative.
-            heads: number of heads.
-            first_head: the first of them.
-
-        Returns:
-            int64 [..., heads, L].
-        """
-        row, column = slots // self.slots, slots % self.slots
-        base = row * self.strides[0] + column * self.strides[2]
-        head = torch.arange(first_head, first_head + heads, device=slots.device)
-        return base.unsqueeze(-2) + (head * self.strides[1]).unsqueeze(-1)
+    def head_offsets(self, heads: int) -> Tensor:
+        """What to add to a row number of head 0 for each head: int64 [heads]."""
+        return torch.arange(heads, device=self.flat.device) * self.strides[1]
 
 
 def _overlaps(tensor: Tensor) -> bool:

@@ -20,26 +20,21 @@ DENSE_TILES = 2
 
 
 @dataclass(frozen=True)
-class TileBatch:
-    """Some tiles and the keys they see.
+class KeyPart:
+    """Some of the keys that the tiles of a batch see.
 
     Attributes:
-        number: of the batch within its call.
-        queries: int64 [R, t], flat query slots; those beyond a tile's length repeat its first.
-        real: bool [R, t], which are no repeats; None if all.
-        keys: int64 [R, L] or [R, K, L], flat key slots; hidden ones stand at any real slot.
-        hidden: bool [R or 1, t, L], keys a query does not see; None with ``causal``.
+        places: int64 [R, L] or [R, K, L], places in the list of all blocks' keys; those past the
+            end of a sequence and those of hidden blocks are there too.
+        hidden: bool [R or 1, t, L], keys a query does not see; None if it sees all.
+        delta: int64 like ``places``, positions the keys move on by; None if they stay.
         causal: query i sees keys 0 … i.
-        delta: int64 [R, L], positions the keys move on by (compact positions).
     """
 
-    number: int
-    queries: Tensor
-    real: Tensor | None
-    keys: Tensor
-    hidden: Tensor | None
-    causal: bool = False
+    places: Tensor
+    hidden: Tensor | None = None
     delta: Tensor | None = None
+    causal: bool = False
 
     def mask(self, group: int, dtype: torch.dtype) -> Tensor | None:
         """What is added to scores, [R or 1, 1, group·t, L]: 0, or -inf where hidden."""
@@ -48,6 +43,24 @@ class TileBatch:
         mask = torch.zeros(self.hidden.shape, dtype=dtype, device=self.hidden.device)
         mask.masked_fill_(self.hidden, -torch.inf)
         return mask.repeat(1, group, 1).unsqueeze(1)
+
+
+@dataclass(frozen=True)
+class TileBatch:
+    """Some tiles and the keys they see, own block first.
+
+    Attributes:
+        number: of the batch within its call.
+        queries: int64 [R, t], places in the list of all tiles' queries; those beyond a tile's
+            length repeat its first.
+        real: bool [R, t], which are no repeats; None if all.
+        parts: the keys.
+    """
+
+    number: int
+    queries: Tensor
+    real: Tensor | None
+    parts: tuple[KeyPart, ...]
 
 
 def dense_runs(
@@ -76,13 +89,12 @@ def dense_runs(
         if stop - start < DENSE_TILES:
             continue
         left[start:stop] = False
-        slots = layout.query_slots[start:stop]
-        queries = torch.from_numpy(slots[slots >= 0])[None].to(device)
-        first = layout.first_block[layout.tile_sequence[start]]
-        keys = layout.key_slots[first:].reshape(-1)[: queries.shape[1]]
-        runs.append(
-            TileBatch(len(runs), queries, None, torch.from_numpy(keys)[None].to(device), None, True)
-        )
+        places = np.flatnonzero(layout.query_slots[start:stop].reshape(-1) >= 0)
+        places += start * layout.tile_width
+        first = layout.first_block[layout.tile_sequence[start]] * layout.block_size
+        keys = torch.arange(first, first + len(places), device=device)[None]
+        queries = torch.from_numpy(places)[None].to(device)
+        runs.append(TileBatch(len(runs), queries, None, (KeyPart(keys, causal=True),)))
     return runs, np.flatnonzero(left)
 
 
@@ -92,11 +104,10 @@ def tile_batches(
     """Batch tiles of like counts so that a batch gathers at most ``room_keys`` keys a head."""
     layout, counts = problem.layout, problem.selection.counts
     order = tiles[np.argsort(counts[tiles], kind="stable")]
-    slots = torch.from_numpy(layout.key_slots).to(device)
     start = 0
     while start < len(order):
         stop = _batch_end(counts[order], start, room_keys // layout.block_size)
-        yield _batch(problem, order[start:stop], slots, device, number=10_000 + start)
+        yield _batch(problem, order[start:stop], device, number=layout.tiles + start)
         start = stop
 
 
@@ -108,80 +119,67 @@ def _batch_end(counts: np.ndarray, start: int, room: int) -> int:
 
 
 def _batch(
-    problem: AttentionProblem,
-    chosen: np.ndarray,
-    slots: Tensor,
-    device: torch.device,
-    number: int,
+    problem: AttentionProblem, chosen: np.ndarray, device: torch.device, number: int
 ) -> TileBatch:
     layout = problem.layout
-    width = int(layout.tile_length[chosen].max())
-    queries = layout.query_slots[chosen][:, :width]
-    real = queries >= 0
-    queries = np.where(real, queries, queries[:, :1])
-    blocks, lacking = _blocks_of(problem, chosen, device)
-    own = blocks[..., -1]
-    keys = slots[blocks].flatten(-2)
-    anchor = slots[own][..., :1]
-    hidden = _hidden(problem, chosen, width, lacking, device)
-    delta = None if problem.shift is None else _delta(problem, chosen, blocks)
+    lengths = layout.tile_length[chosen]
+    width = int(lengths.max())
+    column = np.arange(width)[None]
+    real = column < lengths[:, None]
+    queries = chosen[:, None] * layout.tile_width + np.where(real, column, 0)
+    parts = [_own_part(problem, chosen, width, device)]
+    if problem.selection.counts[chosen].any():
+        parts.append(_selected_part(problem, chosen, width, device))
     return TileBatch(
         number,
         torch.from_numpy(queries).to(device),
         None if real.all() else torch.from_numpy(real).to(device),
-        torch.where(keys < 0, anchor, keys),
-        hidden,
-        delta=delta,
+        tuple(parts),
     )
 
 
-def _blocks_of(
-    problem: AttentionProblem, chosen: np.ndarray, device: torch.device
-) -> tuple[Tensor, np.ndarray]:
-    """Blocks [R, C + 1] or [R, K, C + 1] of tiles, own last; and how many of C each lacks [R]."""
-    counts = problem.selection.counts[chosen]
-    most = int(counts.max(initial=0))
+def _own_part(
+    problem: AttentionProblem, chosen: np.ndarray, width: int, device: torch.device
+) -> KeyPart:
+    """The block each tile stands in, up to each query itself."""
+    layout = problem.layout
+    key = np.arange(layout.block_size)[None]
+    places = torch.from_numpy(layout.own_block[chosen, None] * layout.block_size + key).to(device)
+    offset = layout.tile_position[chosen] % layout.block_size
+    if (offset == 0).all() and width == layout.block_size:
+        return KeyPart(places, causal=True)
+    if (offset == offset[0]).all():
+        offset = offset[:1]
+    query = np.arange(width)[None, :, None] + offset[:, None, None]
+    return KeyPart(places, torch.from_numpy(key[None] > query).to(device))
+
+
+def _selected_part(
+    problem: AttentionProblem, chosen: np.ndarray, width: int, device: torch.device
+) -> KeyPart:
+    """The blocks before its own that each tile sees, entirely."""
+    layout, counts = problem.layout, problem.selection.counts[chosen]
+    most, size = int(counts.max()), layout.block_size
     index = torch.from_numpy(chosen).to(device)
     blocks = problem.selection.blocks[:, index, :most].transpose(0, 1)
-    own = torch.from_numpy(problem.layout.own_block[chosen]).to(device)
-    own = own[:, None, None].expand(-1, blocks.shape[1], 1)
-    blocks = torch.cat([torch.where(blocks < 0, own, blocks), own], dim=-1)
-    return (blocks[:, 0] if blocks.shape[1] == 1 else blocks), most - counts
+    if blocks.shape[1] == 1:
+        blocks = blocks[:, 0]
+    own = torch.from_numpy(layout.own_block[chosen]).to(device)
+    own = own.view(-1, *[1] * (blocks.dim() - 1))
+    hidden = None
+    if (counts < most).any():
+        blocks = torch.where(blocks < 0, own, blocks)
+        lacking = np.repeat(np.arange(most)[None] >= counts[:, None], size, axis=1)
+        hidden = torch.from_numpy(lacking[:, None].repeat(width, axis=1)).to(device)
+    delta = None if problem.shift is None else _delta(blocks, own, counts, size)
+    places = (blocks * size).unsqueeze(-1) + torch.arange(size, device=device)
+    return KeyPart(places.flatten(-2), hidden, delta)
 
 
-def _hidden(
-    problem: AttentionProblem,
-    chosen: np.ndarray,
-    width: int,
-    lacking: np.ndarray,
-    device: torch.device,
-) -> Tensor:
-    """Keys a query does not see: what fills a tile up, and what comes after it in its own block."""
-    layout = problem.layout
-    size = layout.block_size
-    most = int(problem.selection.counts[chosen].max(initial=0))
-    offset = layout.tile_position[chosen] % size
-    if not lacking.any() and (offset == offset[0]).all():
-        lacking, offset = lacking[:1], offset[:1]
-    query = np.arange(width)[None, :, None] + offset[:, None, None]
-    own = np.arange(size)[None, None] > query
-    block = np.arange(most)[None] >= most - lacking[:, None]
-    before = np.repeat(block, size, axis=1)[:, None].repeat(width, axis=1)
-    return torch.from_numpy(np.concatenate([before, own], axis=2)).to(device)
-
-
-def _delta(problem: AttentionProblem, chosen: np.ndarray, blocks: Tensor) -> Tensor:
-    """Positions to move each gathered key on by, so that the blocks end at the tile's own.
-
-    The i-th block before the own one moves to i blocks in front of it. Selections that differ by
-    head move by head: [R, K, L] then, else [R, L].
-    """
-    size = problem.layout.block_size
-    device = blocks.device
-    counts = torch.from_numpy(problem.selection.counts[chosen]).to(device)
-    own = blocks[..., -1:]
-    place = torch.arange(blocks.shape[-1], device=device)
-    shape = [-1] + [1] * (blocks.dim() - 1)
-    target = own - counts.view(shape) + place
-    delta = torch.where(place < counts.view(shape), target - blocks, 0) * size
-    return delta.repeat_interleave(size, dim=-1)
+def _delta(blocks: Tensor, own: Tensor, counts: np.ndarray, block_size: int) -> Tensor:
+    """Positions to move each selected key on by, so that the blocks end in front of the own one."""
+    count = torch.from_numpy(counts).to(blocks.device).view(own.shape)
+    place = torch.arange(blocks.shape[-1], device=blocks.device)
+    target = own - count + place
+    delta = torch.where(place < count, target - blocks, 0) * block_size
+    return delta.repeat_interleave(block_size, dim=-1)
