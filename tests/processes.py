@@ -1,10 +1,15 @@
-"""Two gloo processes through ``accelerate launch``."""
+"""Two gloo processes: through ``accelerate launch``, or forked from a server that has imported."""
 
 from __future__ import annotations
 
+import multiprocessing
+import multiprocessing.connection
 import os
+import runpy
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +22,13 @@ _LAUNCH = (
     *("--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"),
     *("--main_process_port", "0"),
 )
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+# What scripts import anyway, and what takes a process most of its time.
+_IMPORTED = (
+    *("torch", "torch.distributed", "datasets", "accelerate", "peft", "transformers.trainer"),
+    *("transformers.models.llama.modeling_llama", "transformers.models.glm.modeling_glm"),
+    *("trl.trainer.sft_trainer", "pandas", "hf_glm_curriculum"),
+)
 
 
 def launch(*words: Any, timeout: float = 400) -> subprocess.CompletedProcess[str]:
@@ -27,14 +39,17 @@ def launch(*words: Any, timeout: float = 400) -> subprocess.CompletedProcess[str
         capture_output=True,
         text=True,
         timeout=timeout,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
+        env={**os.environ, **_ENVIRONMENT},
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done
 
 
 def launch_script(script: str, folder: Path, *words: str, timeout: float = 400) -> None:
-    """Run a program on two processes; its arguments are the folder and ``words``.
+    """Run a program on two processes as torchrun would; its arguments are the folder and ``words``.
+
+    The processes are forked from a server that has imported the libraries once for all tests of
+    this process; they share nothing with each other or with the tests.
 
     Args:
         script: the program, with ``{root!r}`` for the repository's path and other braces doubled.
@@ -44,4 +59,46 @@ def launch_script(script: str, folder: Path, *words: str, timeout: float = 400) 
     """
     path = folder / "run.py"
     path.write_text(script.format(root=str(REPOSITORY)))
-    launch(path, folder, *words, timeout=timeout)
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(_IMPORTED))
+    arguments = [str(path), str(folder), *words]
+    workers = [context.Process(target=_work, args=(rank, port, arguments)) for rank in (0, 1)]
+    codes = _waited_for(workers, time.monotonic() + timeout)
+    logs = "".join((folder / f"rank{rank}.log").read_text()[-3000:] for rank in (0, 1))
+    assert codes == [0, 0], f"{codes}\n{logs}"
+
+
+def _waited_for(workers: list[Any], until: float) -> list[int | None]:
+    """Run processes to their end, or to that of the first one that fails."""
+    try:
+        for worker in workers:
+            worker.start()
+        running = list(workers)
+        while running and time.monotonic() < until:
+            multiprocessing.connection.wait([w.sentinel for w in running], timeout=1)
+            if any(w.exitcode for w in workers):
+                break
+            running = [w for w in workers if w.exitcode is None]
+        return [worker.exitcode for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+
+
+def _work(rank: int, port: int, arguments: list[str]) -> None:
+    """Be one process of two."""
+    with Path(arguments[1], f"rank{rank}.log").open("w", buffering=1) as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    sys.stdout, sys.stderr = (os.fdopen(fd, "w", buffering=1) for fd in (1, 2))
+    os.chdir(REPOSITORY)
+    # Data loaders' workers start as they would anywhere else.
+    multiprocessing.set_start_method("fork", force=True)
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ.update(_ENVIRONMENT | {name: str(v) for name, v in (place | address).items()})
+    sys.argv = arguments
+    runpy.run_path(arguments[0], run_name="__main__")
