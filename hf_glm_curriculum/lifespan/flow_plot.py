@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from hf_glm_curriculum.figures import new_figure, save_figure
 from hf_glm_curriculum.lifespan.flows import ORDER, UNSEEN, Layout, Moment, Ribbon, layout
-from hf_glm_curriculum.lifespan.plots import STATE_COLOURS, new_figure, save_figure
+from hf_glm_curriculum.lifespan.plots import STATE_COLOURS
 
 UNSEEN_COLOUR = "#c9ccd1"
 _BAR = 0.09

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import html
-import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_glm_curriculum.figures import new_figure, save_figure
 from hf_glm_curriculum.signals.ledger import SampleState
-from hf_glm_curriculum.storage import atomic_write_bytes, atomic_write_text
+from hf_glm_curriculum.storage import atomic_write_text
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
 STATE_COLOURS = {
     SampleState.TRAINING.name: "#4c78a8",
@@ -24,24 +23,6 @@ STATE_COLOURS = {
     SampleState.RELABEL.name: "#d64550",
 }
 """One colour a state, the same in every picture."""
-
-
-def new_figure(width: float = 7.0, height: float = 4.6) -> Figure:
-    """An empty figure that belongs to no window and no global state."""
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained", dpi=130)
-
-
-def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG, atomically.
-
-    Raises:
-        StateError: if the file cannot be written.
-    """
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    atomic_write_bytes(path, buffer.getvalue())
 
 
 def data_map_png(samples: pd.DataFrame, path: Path, total: int | None = None) -> None:

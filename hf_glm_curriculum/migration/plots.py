@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hf_glm_curriculum.figures import new_figure, save_figure
 from hf_glm_curriculum.migration.schedule import INSTRUCTION, PRETRAIN, MigrationSchedule
-from hf_glm_curriculum.storage import atomic_write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 COLOURS = {"pretrain": "#4c78a8", "instruction": "#e4733a", "other": "#8c8c8c"}
 """One colour an objective, the same in every picture."""
 
 _COLUMNS = 200
-
-
-def new_figure(width: float = 7.0, height: float = 4.6) -> Figure:
-    """An empty figure that belongs to no window and no global state."""
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained", dpi=130)
-
-
-def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG, atomically.
-
-    Raises:
-        StateError: if the file cannot be written.
-    """
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    atomic_write_bytes(path, buffer.getvalue())
 
 
 def plotted_steps(schedule: MigrationSchedule, most: int = _COLUMNS) -> list[int]:

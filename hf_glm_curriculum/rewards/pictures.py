@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_glm_curriculum.errors import DataError
-from hf_glm_curriculum.lifespan.plots import new_figure, save_figure
+from hf_glm_curriculum.figures import new_figure, save_figure
 from hf_glm_curriculum.rewards.pipeline import PREFIX
 
 COLOURS = ("#4c78a8", "#e4733a", "#54a24b", "#9d6cc3", "#f2b134", "#d64550", "#72b7b2", "#8c8c8c")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from hf_glm_curriculum.lifespan.plots import new_figure, save_figure
+from hf_glm_curriculum.figures import new_figure, save_figure
 from hf_glm_curriculum.rewards.reward_data import Examples
 
 if TYPE_CHECKING:

@@ -40,10 +40,10 @@ def residual_summary(runs: Runs, residuals: Array) -> dict[str, float]:
 
 def _rank_correlation(one: Array, other: Array) -> float:
     """Spearman's; 0 where one of them does not vary."""
-    ranks = [np.argsort(np.argsort(np.round(values, 12))).astype(float) for values in (one, other)]
     if np.ptp(one) == 0 or np.ptp(other) < 1e-9:
         return 0.0
-    return float(np.corrcoef(*ranks)[0, 1])
+    first, second = (np.argsort(np.argsort(values)).astype(float) for values in (one, other))
+    return float(np.corrcoef(first, second)[0, 1])
 
 
 def largest_left_out(

@@ -1,4 +1,4 @@
-"""What a law rests on: runs, objective, draws, checks; kept with the law and written to its file."""
+"""What a law rests on: runs, objective, draws and checks; kept with the law and in its file."""
 
 from __future__ import annotations
 

@@ -118,8 +118,8 @@ def fit_form(
     draws, failed = _draws(form, x, target, solution, covariance, huber, bootstraps, seed)
     if failed > _MOST_FAILED * bootstraps:
         warnings.append(
-            f"{failed} of {bootstraps} resamples of the runs do not identify the law: intervals are "
-            "too narrow; add runs"
+            f"{failed} of {bootstraps} resamples of the runs do not identify the law: intervals "
+            "are too narrow; add runs"
         )
     report = FitReport(
         runs=len(runs),
@@ -187,8 +187,8 @@ def _draws(
     good = usable(found, form.exponents())
     if len(good) < bootstraps / 2:
         raise DataError(
-            f"under-identified: only {len(good)} of {bootstraps} resamples of the runs identify the "
-            "law; add runs, or fit without bootstraps and read the intervals as a lower bound"
+            f"under-identified: only {len(good)} of {bootstraps} resamples of the runs identify "
+            "the law; add runs, or fit without bootstraps and read the intervals as a lower bound"
         )
     return good, bootstraps - len(good)
 

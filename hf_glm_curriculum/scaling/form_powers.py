@@ -14,10 +14,8 @@ _BILLION = np.log(1e9)
 LOSS_UNIT, NO_UNIT = "unit of the loss", "none"
 
 
-def power_optimum(
-    log_a: Array, log_b: Array, alpha: Array, beta: Array, budget: float
-) -> Array:
-    """ln N of min exp(a)·N^−α + exp(b)·D^−β at ln N + ln D = budget (Hoffmann et al., eq. 4)."""
+def power_optimum(log_a: Array, log_b: Array, alpha: Array, beta: Array, budget: float) -> Array:
+    """Logarithm of N at min exp(a)·N^−α + exp(b)·D^−β at ln N + ln D = budget (Hoffmann et al., eq. 4)."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return (np.log(alpha) + log_a - np.log(beta) - log_b + beta * budget) / (alpha + beta)
 
@@ -68,7 +66,7 @@ class Chinchilla(PowerSum):
 
     def optimum(self, theta: Array, budget: float, unique: float | None = None) -> Array:
         """The closed form; see `Form.optimum`."""
-        return power_optimum(*theta[:, 1:5].T, budget)
+        return power_optimum(theta[:, 1], theta[:, 2], theta[:, 3], theta[:, 4], budget)
 
 
 class TwoPower(PowerSum):
@@ -117,7 +115,7 @@ class TwoPower(PowerSum):
 
     def optimum(self, theta: Array, budget: float, unique: float | None = None) -> Array:
         """The closed form; see `Form.optimum`."""
-        return power_optimum(*theta.T, budget)
+        return power_optimum(theta[:, 0], theta[:, 1], theta[:, 2], theta[:, 3], budget)
 
 
 class Simplified(PowerSum):

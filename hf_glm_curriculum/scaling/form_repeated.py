@@ -26,7 +26,7 @@ class DataLimited(Chinchilla):
     units: Mapping[str, str] = {**Chinchilla.units, "R": "epochs beyond the first"}
 
     def _effective(self, theta: Array, x: Array) -> tuple[Array, Array, Array]:
-        """ln D′ [S, n], and its derivatives by ln R and by ln D."""
+        """Logarithm of D′ [S, n], and its derivatives by ln R and by ln D."""
         repeats = np.clip(np.expm1(x[None, :, 1] - x[None, :, 2]), 0, 1e12)
         r = np.exp(np.clip(theta[:, 5, None], -20, 20))
         decay = np.exp(-repeats / r)

@@ -45,7 +45,7 @@ class Form(ABC):
 
     @abstractmethod
     def log_loss(self, theta: Array, x: Array) -> tuple[Array, Pullback]:
-        """ln L.
+        """Logarithm of the loss.
 
         Args:
             theta: [S, P] internal parameters.
@@ -115,7 +115,7 @@ class Form(ABC):
 
 
 def log_sum(terms: Array) -> tuple[Array, Array]:
-    """ln Σ exp over the last axis, and each term's share; both finite for any finite terms."""
+    """Logarithm of Σ exp over the last axis, and each term's share; both finite for any finite terms."""
     top = terms.max(-1, keepdims=True)
     shares = np.exp(terms - top)
     total = shares.sum(-1, keepdims=True)

@@ -101,8 +101,8 @@ def check_fit(
         if theta[place] < _FLAT:
             raise DataError(
                 f"under-identified: the loss does not fall with {name} (exponent "
-                f"{theta[place]:.2g}), so no power law describes it; look for diverged or unfinished "
-                f"runs, or add runs over a wider range of {name}"
+                f"{theta[place]:.2g}), so no power law describes it; look for diverged or "
+                f"unfinished runs, or add runs over a wider range of {name}"
             )
     jacobian = form.jacobian(theta, x)
     warnings = []

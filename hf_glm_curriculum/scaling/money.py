@@ -62,7 +62,7 @@ def load_device(name: str, table: str | os.PathLike[str] | None = None) -> Devic
     if not isinstance(devices, dict) or not devices:
         raise ConfigError(f"{path}: needs a mapping `devices`; copy the table of the package")
     if name not in devices:
-        raise ConfigError(f"device: {name!r} is not in {path}{nearest(name, devices)}")
+        raise ConfigError(f"device: {name!r} is not in {path}; {nearest(name, devices)}")
     return _device(name, devices[name], str(tree.get("currency", "")), path)
 
 
@@ -72,7 +72,9 @@ def _device(name: str, entry: Any, currency: str, path: Path) -> Device:
         value = entry.get(field) if isinstance(entry, dict) else None
         least = 0 if field == "price" else 1e-12
         if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
-            raise ConfigError(f"{path}: devices.{name}.{field} must be a number above 0, got {value!r}")
+            raise ConfigError(
+                f"{path}: devices.{name}.{field} must be a number above 0, got {value!r}"
+            )
         values[field] = float(value)
     for field in ("training", "generation"):
         if values[field] > 1:

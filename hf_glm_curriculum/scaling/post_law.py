@@ -101,7 +101,9 @@ class PostTrainingLaw:
         """Bounds of `predict`."""
         x, shape = self._x(at)
         low, high = percentiles(self.results(self.natural_draws, x), level)
-        return (low.reshape(shape), high.reshape(shape)) if shape else (float(low[0]), float(high[0]))
+        return (
+            (low.reshape(shape), high.reshape(shape)) if shape else (float(low[0]), float(high[0]))
+        )
 
     def more_for(self, name: str, change: float = 0.01, **at: float) -> Estimate:
         """How many more of one input improve the result by a share, everything else held.
@@ -238,7 +240,9 @@ def fit_post_training_law(
     """
     for name in inputs:
         if name not in INPUTS:
-            raise ConfigError(f"{name!r} is no input of a post-training law{nearest(name, INPUTS)}")
+            raise ConfigError(
+                f"{name!r} is no input of a post-training law; {nearest(name, INPUTS)}"
+            )
     runs = clean_runs(dict(inputs), values, falls=not rises, leave_out=leave_out)
     constants = {
         name: float(column[0])

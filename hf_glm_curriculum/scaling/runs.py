@@ -164,8 +164,8 @@ def _dominated(runs: Runs, falls: bool) -> list[Flag]:
         above = value / runs.values[best] - 1
         if above > _ABOVE_SMALLER:
             words = (
-                f"loss {value:.4g} is {above:.0%} above row {runs.rows[best]}'s, a run with no more "
-                "parameters and no more tokens"
+                f"loss {value:.4g} is {above:.0%} above row {runs.rows[best]}'s, a run with no "
+                "more parameters and no more tokens"
             )
             flags.append(Flag(int(runs.rows[i]), DIVERGED, words, True))
     return flags

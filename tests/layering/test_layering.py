@@ -24,7 +24,7 @@ RANKS = {
 FOUNDATION = [
     ["errors"],
     ["optional", "storage", "config_types", "segments"],
-    ["progress", "csv_dump", "config_dump"],
+    ["progress", "csv_dump", "config_dump", "figures"],
     ["embedded"],
 ]
 ORDER: dict[str, float] = {
