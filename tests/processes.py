@@ -10,8 +10,11 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from tests.conftest import REPOSITORY
 
@@ -48,9 +51,6 @@ def launch(*words: Any, timeout: float = 400) -> subprocess.CompletedProcess[str
 def launch_script(script: str, folder: Path, *words: str, timeout: float = 400) -> None:
     """Run a program on two processes as torchrun would; its arguments are the folder and ``words``.
 
-    The processes are forked from a server that has imported the libraries once for all tests of
-    this process; they share nothing with each other or with the tests.
-
     Args:
         script: the program, with ``{root!r}`` for the repository's path and other braces doubled.
         folder: where it is written.
@@ -59,15 +59,31 @@ def launch_script(script: str, folder: Path, *words: str, timeout: float = 400) 
     """
     path = folder / "run.py"
     path.write_text(script.format(root=str(REPOSITORY)))
+    run_two(_run, folder, [str(path), str(folder), *words], timeout=timeout)
+
+
+def run_two(work: Callable[..., None], folder: Path, *rest: Any, timeout: float = 400) -> None:
+    """Call ``work(rank, *rest)`` in two processes that find each other, which must end well.
+
+    They are forked from a server that has imported the libraries once for all tests of this
+    process; they share nothing with each other or with the tests.
+
+    Args:
+        work: a function of a test module.
+        folder: for what the processes print.
+        *rest: further arguments.
+        timeout: seconds.
+    """
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(_IMPORTED))
-    arguments = [str(path), str(folder), *words]
-    workers = [context.Process(target=_work, args=(rank, port, arguments)) for rank in (0, 1)]
+    workers = [
+        context.Process(target=_be_one, args=(rank, port, folder, work, rest)) for rank in (0, 1)
+    ]
     codes = _waited_for(workers, time.monotonic() + timeout)
-    logs = "".join((folder / f"rank{rank}.log").read_text()[-3000:] for rank in (0, 1))
+    logs = "".join(path.read_text()[-3000:] for path in sorted(folder.glob("rank?.log")))
     assert codes == [0, 0], f"{codes}\n{logs}"
 
 
@@ -88,9 +104,9 @@ def _waited_for(workers: list[Any], until: float) -> list[int | None]:
             worker.kill()
 
 
-def _work(rank: int, port: int, arguments: list[str]) -> None:
+def _be_one(rank: int, port: int, folder: Path, work: Callable[..., None], rest: Any) -> None:
     """Be one process of two."""
-    with Path(arguments[1], f"rank{rank}.log").open("w", buffering=1) as log:
+    with (folder / f"rank{rank}.log").open("w") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     sys.stdout, sys.stderr = (os.fdopen(fd, "w", buffering=1) for fd in (1, 2))
@@ -100,5 +116,11 @@ def _work(rank: int, port: int, arguments: list[str]) -> None:
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ.update(_ENVIRONMENT | {name: str(v) for name, v in (place | address).items()})
+    torch.set_num_threads(1)
+    work(rank, *rest)
+
+
+def _run(rank: int, arguments: list[str]) -> None:
+    """Run a program."""
     sys.argv = arguments
     runpy.run_path(arguments[0], run_name="__main__")

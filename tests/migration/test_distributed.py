@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -19,7 +17,7 @@ from hf_glm_curriculum.migration.schedule import layer_weights
 from hf_glm_curriculum.models import decoder_layers
 from tests.migration.runs import ROWS, migration, run
 from tests.migration.tiny import combined, family, gradients, random_batch, token_losses
-from tests.processes import launch_script
+from tests.processes import launch_script, run_two
 
 STEEP = MigrationConfig(gamma_bottom=3.0, gamma_top=0.5)
 
@@ -59,8 +57,6 @@ def test_two_processes_are_one_with_twice_the_batch(tmp_path):
 
 
 def _sharded(rank: int, folder: str, kind: str, checkpointed: bool) -> None:
-    os.environ.update(MASTER_ADDR="localhost", RANK=str(rank), WORLD_SIZE="2")
-    torch.set_num_threads(1)
     store = dist.FileStore(f"{folder}/store", 2)
     dist.init_process_group("gloo", rank=rank, world_size=2, store=store)
     model: Any = family(kind, tied=True)
@@ -89,7 +85,7 @@ def _sharded(rank: int, folder: str, kind: str, checkpointed: bool) -> None:
 @pytest.mark.parametrize("kind", ["glm4", "gpt2"])
 def test_sharded_parameters_have_the_gradients_of_whole_ones(kind, checkpointed, tmp_path):
     """Mean over ranks of two backwards combined; tied embeddings have both shares."""
-    mp.spawn(_sharded, (str(tmp_path), kind, checkpointed), nprocs=2)
+    run_two(_sharded, tmp_path, str(tmp_path), kind, checkpointed)
     ours = torch.load(tmp_path / "gradients.pt")
     model, twin = family(kind, tied=True), family(kind, tied=False)
     twin.load_state_dict(model.state_dict())
