@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from hf_glm_curriculum.rewards.trl_host import RewardStateCallback as RewardStateCallback
     from hf_glm_curriculum.rewards.unlock import ProgressiveUnlock as ProgressiveUnlock
     from hf_glm_curriculum.rewards.weights import DimensionWeights as DimensionWeights
+    from hf_glm_curriculum.scaling.fit import fit_scaling_law as fit_scaling_law
+    from hf_glm_curriculum.scaling.law import ScalingLaw as ScalingLaw
     from hf_glm_curriculum.signals.ledger import SampleLedger as SampleLedger
     from hf_glm_curriculum.signals.mixture_callback import MixtureCallback as MixtureCallback
     from hf_glm_curriculum.signals.probe import SampleProbe as SampleProbe
@@ -82,6 +84,7 @@ _PUBLIC = {
     "SampleLifespanCallback": "lifespan.callback",
     "SampleProbe": "signals.probe",
     "ScalarReward": "rewards.scalar",
+    "ScalingLaw": "scaling.law",
     "SignalJudge": "lifespan.judges",
     "StructuredRewardConfig": "rewards.config",
     "StructuredRewardModel": "rewards.model",
@@ -90,6 +93,7 @@ _PUBLIC = {
     "check_loss": "losses.check",
     "combined_reward_function": "rewards.trl_functions",
     "content_ids": "data.content_id",
+    "fit_scaling_law": "scaling.fit",
     "structured_reward_functions": "rewards.trl_functions",
 }
 
@@ -120,6 +124,7 @@ __all__ = [
     "SampleLifespanCallback",
     "SampleProbe",
     "ScalarReward",
+    "ScalingLaw",
     "SignalJudge",
     "StructuredRewardConfig",
     "StructuredRewardModel",
@@ -128,6 +133,7 @@ __all__ = [
     "check_loss",
     "combined_reward_function",
     "content_ids",
+    "fit_scaling_law",
     "structured_reward_functions",
 ]
 

@@ -20,6 +20,7 @@ COMMANDS = {
     "migrate": "pre-training that becomes instruction tuning in one run, layer by layer",
     "reward": "train a structured reward model: a score and a confidence for every dimension",
     "ppo": "train a policy on rewards by rules or by reward models, and watch for gaming",
+    "scaling": "laws from training runs, and what a budget buys: fit, plan, sweep, plot",
     "audit": "look for duplicate, empty, truncated and contradictory records in data files",
     "review": "keep, fix or drop the samples a run found suspicious; write the corrected data",
     "control": "change the loss terms of a training under way, or show them",

@@ -15,7 +15,7 @@ LOSS_UNIT, NO_UNIT = "unit of the loss", "none"
 
 
 def power_optimum(log_a: Array, log_b: Array, alpha: Array, beta: Array, budget: float) -> Array:
-    """Logarithm of N at min exp(a)·N^−α + exp(b)·D^−β at ln N + ln D = budget (Hoffmann et al., eq. 4)."""
+    """Logarithm of the N that minimises exp(a)·N^−α + exp(b)·D^−β (Hoffmann et al., eq. 4)."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return (np.log(alpha) + log_a - np.log(beta) - log_b + beta * budget) / (alpha + beta)
 

@@ -115,7 +115,7 @@ class Form(ABC):
 
 
 def log_sum(terms: Array) -> tuple[Array, Array]:
-    """Logarithm of Σ exp over the last axis, and each term's share; both finite for any finite terms."""
+    """Logarithm of Σ exp over the last axis, and each term's share of the sum."""
     top = terms.max(-1, keepdims=True)
     shares = np.exp(terms - top)
     total = shares.sum(-1, keepdims=True)
