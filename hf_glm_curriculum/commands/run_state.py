@@ -14,11 +14,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from hf_glm_curriculum.checkpoints import last_checkpoint
 from hf_glm_curriculum.errors import StateError
 from hf_glm_curriculum.evaluation.run_folder import EVALUATION, REPORT_FILE, RUN_FILE
 from hf_glm_curriculum.optional import version_of
 from hf_glm_curriculum.reporting import METRICS_FILE
-from hf_glm_curriculum.signals.checkpoints import last_checkpoint
 from hf_glm_curriculum.storage import atomic_write_json, ensure_folder, read_json, writing
 
 CALLBACK = "lifespan"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hf_glm_curriculum.checkpoints import resume_folder, run_folder, state_path
 from hf_glm_curriculum.data.index import SampleIndex
 from hf_glm_curriculum.errors import IncompatibleError, StateError
 from hf_glm_curriculum.lifespan.config import LifespanConfig
@@ -20,7 +21,8 @@ from hf_glm_curriculum.lifespan.output import write_outputs
 from hf_glm_curriculum.lifespan.sampling import PREFIX, VisitPlan, unsampled
 from hf_glm_curriculum.lifespan.text_readings import text_readings
 from hf_glm_curriculum.lifespan.texts import DatasetTexts
-from hf_glm_curriculum.signals.checkpoints import resume_folder, run_folder, state_path
+from hf_glm_curriculum.reporting_callback import SteppingCallback, as_json
+from hf_glm_curriculum.run_scope import RunScope
 from hf_glm_curriculum.signals.distributed import (
     from_first_rank,
     gather_signals,
@@ -30,8 +32,6 @@ from hf_glm_curriculum.signals.distributed import (
 )
 from hf_glm_curriculum.signals.ledger import SampleLedger, SampleState
 from hf_glm_curriculum.signals.probe import SampleProbe, Subscription, probe_for
-from hf_glm_curriculum.signals.reporting_callback import SteppingCallback, as_json
-from hf_glm_curriculum.signals.scope import RunScope
 from hf_glm_curriculum.storage import load_tensors, save_tensors
 
 if TYPE_CHECKING:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from hf_glm_curriculum.checkpoints import run_folder
 from hf_glm_curriculum.csv_dump import CsvDump
 from hf_glm_curriculum.errors import StateError
 from hf_glm_curriculum.losses.composite import CompositeLoss
 from hf_glm_curriculum.losses.objective import CompositeObjective
 from hf_glm_curriculum.losses.run_state import restore_state, save_state, will_log
-from hf_glm_curriculum.signals.checkpoints import run_folder
+from hf_glm_curriculum.reporting_callback import SteppingCallback
+from hf_glm_curriculum.run_scope import RunScope
 from hf_glm_curriculum.signals.hosts import refuse_host
 from hf_glm_curriculum.signals.probe import Subscription, probe_for
-from hf_glm_curriculum.signals.reporting_callback import SteppingCallback
-from hf_glm_curriculum.signals.scope import RunScope
 
 if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from hf_glm_curriculum.checkpoints import resume_folder, run_folder, state_path
 from hf_glm_curriculum.losses.composite import CompositeLoss
-from hf_glm_curriculum.signals.checkpoints import resume_folder, run_folder, state_path
 from hf_glm_curriculum.storage import atomic_write_json, read_json
 
 if TYPE_CHECKING:

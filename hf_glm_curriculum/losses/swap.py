@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_glm_curriculum.checkpoints import run_folder
 from hf_glm_curriculum.errors import ConfigError, StateError
 from hf_glm_curriculum.losses.composite import CompositeLoss
 from hf_glm_curriculum.losses.control_files import CONTROL_FILE, status_path
@@ -21,9 +22,8 @@ from hf_glm_curriculum.losses.edits import (
     read_control,
 )
 from hf_glm_curriculum.losses.run_state import restore_state, save_state, will_log
-from hf_glm_curriculum.signals.checkpoints import run_folder
+from hf_glm_curriculum.reporting_callback import ReportingCallback
 from hf_glm_curriculum.signals.distributed import from_first_rank, world_size
-from hf_glm_curriculum.signals.reporting_callback import ReportingCallback
 from hf_glm_curriculum.storage import atomic_write_json
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from hf_glm_curriculum.checkpoints import resume_folder, run_folder, state_path
 from hf_glm_curriculum.csv_dump import CsvDump
 from hf_glm_curriculum.errors import ConfigError, IncompatibleError
 from hf_glm_curriculum.migration.config import MigrationConfig
@@ -33,13 +34,12 @@ from hf_glm_curriculum.migration.schedule import (
     schedule_for,
 )
 from hf_glm_curriculum.migration.tally import ObjectiveTally
-from hf_glm_curriculum.signals.checkpoints import resume_folder, run_folder, state_path
+from hf_glm_curriculum.reporting_callback import SteppingCallback, as_json
+from hf_glm_curriculum.run_scope import RunScope
 from hf_glm_curriculum.signals.distributed import sum_over_ranks, world_size
 from hf_glm_curriculum.signals.hosts import refuse_host
 from hf_glm_curriculum.signals.microbatch import Microbatch, SampleSignals
 from hf_glm_curriculum.signals.probe import SampleProbe, Subscription, probe_for
-from hf_glm_curriculum.signals.reporting_callback import SteppingCallback, as_json
-from hf_glm_curriculum.signals.scope import RunScope
 from hf_glm_curriculum.storage import load_tensors, save_tensors
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hf_glm_curriculum.signals.checkpoints import run_folder
-from hf_glm_curriculum.signals.reporting_callback import ReportingCallback
+from hf_glm_curriculum.checkpoints import run_folder
+from hf_glm_curriculum.reporting_callback import ReportingCallback
 
 
 class MetricsFile(ReportingCallback):

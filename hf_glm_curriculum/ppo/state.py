@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hf_glm_curriculum.checkpoints import last_checkpoint, state_path
 from hf_glm_curriculum.errors import StateError
-from hf_glm_curriculum.signals.checkpoints import last_checkpoint, state_path
 from hf_glm_curriculum.signals.distributed import rank
 from hf_glm_curriculum.storage import load_tensors, save_tensors
 

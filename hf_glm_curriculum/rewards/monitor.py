@@ -12,11 +12,11 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_glm_curriculum.checkpoints import STATE_FOLDER, resume_folder, run_folder
 from hf_glm_curriculum.errors import ConfigError
+from hf_glm_curriculum.reporting_callback import ReportingCallback
 from hf_glm_curriculum.rewards.hacking import Alarm, MonitorConfig, find_alarms
-from hf_glm_curriculum.signals.checkpoints import STATE_FOLDER, resume_folder, run_folder
 from hf_glm_curriculum.signals.distributed import from_first_rank
-from hf_glm_curriculum.signals.reporting_callback import ReportingCallback
 from hf_glm_curriculum.storage import atomic_write_json, read_json
 
 if TYPE_CHECKING:

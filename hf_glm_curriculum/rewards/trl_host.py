@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import TrainerCallback
 
+from hf_glm_curriculum.checkpoints import STATE_FOLDER, resume_folder
 from hf_glm_curriculum.errors import IncompatibleError
-from hf_glm_curriculum.signals.checkpoints import STATE_FOLDER, resume_folder
 from hf_glm_curriculum.storage import atomic_write_json, read_json
 
 if TYPE_CHECKING:

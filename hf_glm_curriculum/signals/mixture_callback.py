@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_glm_curriculum.checkpoints import resume_folder, run_folder, state_path
 from hf_glm_curriculum.data.mixture import CurriculumMixture
 from hf_glm_curriculum.errors import StateError
-from hf_glm_curriculum.signals.checkpoints import resume_folder, run_folder, state_path
-from hf_glm_curriculum.signals.reporting_callback import ReportingCallback
+from hf_glm_curriculum.reporting_callback import ReportingCallback
 from hf_glm_curriculum.storage import atomic_write_json, read_json
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from hf_glm_curriculum.checkpoints import last_checkpoint
 from hf_glm_curriculum.commands.run_state import (
     FolderPlan,
     cached,
@@ -13,7 +14,6 @@ from hf_glm_curriculum.commands.run_state import (
     run_record,
 )
 from hf_glm_curriculum.errors import ConfigError, StateError
-from hf_glm_curriculum.signals.checkpoints import last_checkpoint
 
 
 def checkpoint(folder, step, whole=True):

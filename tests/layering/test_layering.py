@@ -23,11 +23,12 @@ RANKS = {
 # What the rank-0 modules are made of, lowest first; each may import those before it.
 FOUNDATION = [
     ["errors"],
-    ["optional", "storage", "config_types", "segments"],
+    ["optional", "storage", "config_types", "segments", "run_scope", "checkpoints"],
     ["progress", "csv_dump", "config_dump", "figures"],
     ["embedded"],
 ]
 ORDER: dict[str, float] = {
+    "reporting_callback": 0.5,  # the base of every part's callbacks, over `reporting`
     **{part: place / 10 - 1 for place, parts in enumerate(FOUNDATION) for part in parts},
     **{part: rank for rank, parts in RANKS.items() for part in parts},
 }

@@ -45,6 +45,7 @@ class Call:
     value_size: int
     block_size: int
     gradients: bool
+    tokens: int = 1
     dropout: bool = False
     compact: bool = False
 
@@ -78,6 +79,7 @@ def call_of(query: Tensor, key: Tensor, value: Tensor, problem: AttentionProblem
         value_size=value.shape[-1],
         block_size=problem.layout.block_size,
         gradients=torch.is_grad_enabled() and any(x.requires_grad for x in inputs),
+        tokens=max(problem.layout.queries, problem.layout.keys) * problem.layout.rows,
         dropout=problem.dropout > 0,
         compact=problem.shift is not None,
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback
 
 from hf_glm_curriculum.reporting import RunReporter, reporter_for
-from hf_glm_curriculum.signals.scope import RunScope
+from hf_glm_curriculum.run_scope import RunScope
 
 if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments

@@ -10,7 +10,7 @@ import pytest
 from transformers import TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_callback import CallbackHandler
 
-from hf_glm_curriculum.signals.scope import RunScope
+from hf_glm_curriculum.run_scope import RunScope
 
 
 class Local:
