@@ -256,7 +256,7 @@ class PositionGraph:
             self._edges.extend(edges)
         own = [(edge.earlier // size, edge.kind) for edge in edges]
         self._links.open(own)
-        self._around.open(target for target, _ in own)
+        self._around.open(target for target, _ in (*own, *self._links.recent(block)))
 
     def nearest_blocks(self, first: int, last: int, count: int) -> np.ndarray:
         """The nearest blocks before each query block, by the encoder's distance.

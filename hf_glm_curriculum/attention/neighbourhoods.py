@@ -68,6 +68,7 @@ class Neighbourhoods:
         self.window, self.hops = window_blocks, hops
         self.keys, self.queries = SetRows(), SetRows()
         self._links: list[tuple[int, ...]] = []  # block → blocks its edges lead to
+        self._query_links: list[tuple[int, ...]] = []
         self._balls: list[tuple[frozenset[int], ...]] = []  # block → within 1 … hops − 1 steps
 
     def __len__(self) -> int:
@@ -77,9 +78,15 @@ class Neighbourhoods:
         """Blocks that the edges of a block (as a key) lead to, its window left out."""
         return self._links[block]
 
+    def query_links(self, block: int) -> tuple[int, ...]:
+        """Blocks that the edges of a block's first position lead to."""
+        return self._query_links[block]
+
     def open(self, targets: Iterable[int]) -> None:
-        """Add the next block as a query; its edges lead to `targets`."""
-        self.queries.append(self._within(len(self.keys), self._led(targets), self.hops))
+        """Add the next block as a query; what is known where it begins leads to `targets`."""
+        led = self._led(targets)
+        self._query_links.append(led)
+        self.queries.append(self._within(len(self.keys), led, self.hops))
 
     def close(self, targets: Iterable[int]) -> None:
         """Add the next block as a key."""
@@ -111,4 +118,5 @@ class Neighbourhoods:
         other.window, other.hops = self.window, self.hops
         other.keys, other.queries = self.keys.copy(), self.queries.copy()
         other._links, other._balls = list(self._links), list(self._balls)
+        other._query_links = list(self._query_links)
         return other

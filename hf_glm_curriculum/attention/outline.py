@@ -155,12 +155,17 @@ class Outline:
         names = tuple(map(self._absolute, mark.names))
         target = next((self.labels[name] for name in names if name in self.labels), None)
         if target is None:
-            if not names[0].startswith("def:"):
-                self.awaited[names[0]] = (*self.awaited.get(names[0], ()), position)[-_AWAITED:]
+            self._await(names, position)
             return []
         if target >= position or any(section.position == target for section in self.sections):
             return []  # the section it stands in anyway
         return [Edge(position, target, CODES["reference"], known)]
+
+    def _await(self, names: tuple[str, ...], position: int) -> None:
+        """Keep a reference for a clause that may still come."""
+        name = next((name for name in names if name.startswith(":")), names[0])
+        if not name.startswith("def:"):
+            self.awaited[name] = (*self.awaited.get(name, ()), position)[-_AWAITED:]
 
     def _absolute(self, name: str) -> str:
         """The name that 前条 stands for."""

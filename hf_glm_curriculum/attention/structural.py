@@ -39,9 +39,8 @@ class BlockLinks:
     def ties(self, query: int) -> list[tuple[int, int]]:
         """(earlier block, kind) of what is tied to a query block, each block once, in order."""
         own = self._own[query]
-        window = range(query - 1, max(-1, query - 1 - self._window), -1)
         older = range(query - 1 - self._window, max(-1, query - 1 - _LOOK_BACK), -1)
-        recent = [edge for block in window for edge in self._named(block)]
+        recent = self.recent(query)
         order = [edge for edge in own if edge[1] == CODES["user"]]
         order += recent
         order += [edge for edge in own if edge[1] not in (CODES["user"], CODES["start"])]
@@ -49,6 +48,11 @@ class BlockLinks:
         order += [edge for block in older for edge in self._named(block)]
         order += [edge for edge in own if edge[1] == CODES["start"]]
         return self._seen_anyway_last(order, query)
+
+    def recent(self, query: int) -> list[tuple[int, int]]:
+        """References and user edges in the window before a query block, the latest first."""
+        window = range(query - 1, max(-1, query - 1 - self._window), -1)
+        return [edge for block in window for edge in self._named(block)]
 
     def _named(self, block: int) -> list[tuple[int, int]]:
         """References and user edges that a finished block brought, the latest first."""

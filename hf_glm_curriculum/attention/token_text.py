@@ -52,6 +52,8 @@ class TokenText:
     def token_of(self, character: int) -> int:
         """The token that a character begins in."""
         ends = self._ends.values
+        if character == 0:
+            return 0
         token = int(np.searchsorted(ends, character, "left"))
         return token + 1 if token < len(ends) - 1 and ends[token] == character else token
 

@@ -10,11 +10,8 @@ from weakref import WeakKeyDictionary
 
 from hf_glm_curriculum.attention.marks import Detector, Line, Mark, Span
 
-_ROLES = (
-    "system|developer|user|assistant|model|human|bot|ai|tool|tools|function|observation|ipython"
-    "|environment|context|documents"
-)
-_SYSTEM = frozenset({"system", "developer"})
+_ROLES = "system|developer|user|assistant|model|human|bot|ai|tool|function|observation|ipython"
+_TAG_ROLES = "system|user|assistant|model|human|bot|tool"  # where markers look like any other tag
 _PLAIN = re.compile(
     r"[ \t]{0,4}(?:\*\*|__)?"
     r"((?i:user|usr|human|customer|client|assistant|agent|ai|bot|sys|system|action)"
@@ -146,7 +143,7 @@ def _headers(tokenizer: Any, roles: Sequence[str]) -> dict[str, str] | None:
 def _without_tail(between: str, tail: str) -> str:
     """Drop what ends the message before; a template may render that with or without a break."""
     for ending in (tail, tail.rstrip()):
-        if ending and between.startswith(ending) and between != ending:
+        if ending and between.startswith(ending) and between[len(ending) :].strip():
             return between[len(ending) :]
     return between
 
@@ -169,7 +166,8 @@ def _framed(headers: dict[str, str]) -> RoleMarkers | None:
     before = headers["user"][: user.start()].lstrip()
     after = headers["user"][user.end() :].partition("\n")[0].rstrip()
     stop = re.escape(after) if after else "(?![A-Za-z_])"
-    pattern = re.compile(rf"{re.escape(before)}(?P<role>(?i:{_ROLES})){stop}")
+    roles = _ROLES if (before + after).strip("<>[]/") else _TAG_ROLES
+    pattern = re.compile(rf"{re.escape(before)}(?P<role>(?i:{roles})){stop}")
     if pattern.match(headers["assistant"].lstrip()) is None:
         return None
     plain = not before.startswith(("<", "["))
