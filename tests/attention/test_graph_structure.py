@@ -148,7 +148,8 @@ def test_numbered_markdown_headings_bear_the_number_of_those_above(tiny_tokenize
 
 
 def test_nested_list_items_are_clauses_of_their_list(tiny_tokenizer):
-    text = "1. Use\n    1. Access\n    2. Support\n2. Pay\n    1. Fees\nsee Section 1.2 and @\nso on.\n"
+    text = "1. Use\n    1. Access\n    2. Support\n2. Pay\n    1. Fees\n"
+    text += "see Section 1.2 and @\nso on.\n"
     assert targets(text, tiny_tokenizer, "legal") == {"    2. Support"}
 
 

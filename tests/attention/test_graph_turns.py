@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -87,7 +88,7 @@ def test_the_edges_of_a_dialogue(tiny_tokenizer):
     graph = PositionGraph.from_messages(MESSAGES, tiny_tokenizer, config())
     starts = [i for i in range(len(text)) if text.startswith(b"<|im_start|>", i)]
     table = {(a, b, k) for a, b, k, known in graph.edge_table.tolist() if known > a}
-    for before, turn in zip(starts, starts[1:], strict=False):
+    for before, turn in pairwise(starts):
         assert (turn, before, 5) in table, "turn_previous"
         assert (turn, turn - 1, 6) in table, "turn_next"
         assert (turn, starts[0], 7) in table or before == starts[0], "session_start"
