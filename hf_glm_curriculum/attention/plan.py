@@ -34,6 +34,7 @@ class ForwardPlan:
         keep: whether later passes build on this one.
         shift: re-rotates keys in compact mode.
         facts: what the selections were like, by layer.
+        served: how many calls each backend took.
     """
 
     selector: Selector
@@ -44,7 +45,7 @@ class ForwardPlan:
     facts: dict[int, SelectionFacts] = field(default_factory=dict)
     _layouts: dict[int, tuple[BlockLayout, np.ndarray]] = field(default_factory=dict)
     _selections: dict[int, BlockSelection] = field(default_factory=dict)
-    _left: int = 0
+    served: dict[str, int] = field(default_factory=dict)
 
     @property
     def config(self) -> PositionGraphConfig:
@@ -91,6 +92,26 @@ class ForwardPlan:
             selection, self.facts[leader] = self.selector.select(given)
             self._selections[leader] = selection
         return AttentionProblem(layout, selection, scaling, dropout, self.shift)
+
+    def report(self) -> dict[str, float]:
+        """Means over the selections made: see `PositionGraphHandle.report`."""
+        if not self.facts or not self._layouts:
+            return {}
+        layout = next(iter(self._layouts.values()))[0]
+        facts = list(self.facts.values())
+        choosing = [fact for fact in facts if fact.choosing]
+        kept = [fact.kept for fact in facts]
+        found = {
+            "choosing_share": float(
+                np.mean([fact.choosing for fact in facts]) / max(1, layout.tiles)
+            ),
+            "kept_share": float(np.mean(kept)),
+        }
+        if choosing:
+            found["keys"] = float(np.mean([fact.budget for fact in choosing]))
+            if self.selector.reads_content:
+                found["entropy"] = float(np.mean([fact.entropy for fact in choosing]))
+        return found
 
     def _leader(self, layer: int) -> int:
         """The layer whose selection this one uses; -1 for one that no layer makes alone."""

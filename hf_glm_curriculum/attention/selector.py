@@ -77,11 +77,13 @@ class SelectionFacts:
         choosing: tiles that had more blocks before them than their budget.
         entropy: of the estimated masses; NaN without content.
         budget: keys.
+        kept: share of the blocks up to its own that a tile sees, over all tiles.
     """
 
     choosing: int
     entropy: float
     budget: float
+    kept: float
 
 
 class Selector:
@@ -106,7 +108,8 @@ class Selector:
                 counts[tiles] = found.counts
                 parts.append((tiles, found))
                 facts.append(found)
-        return self._assemble(layout, counts, parts, given.query.device), _facts(facts)
+        kept = float(((counts + 1) / (layout.own_number + 1)).mean()) if layout.tiles else 1.0
+        return self._assemble(layout, counts, parts, given.query.device), _facts(facts, kept)
 
     def _assemble(
         self,
@@ -144,7 +147,7 @@ class _Choice:
     block_size: int
 
 
-def _facts(choices: list[_Choice]) -> SelectionFacts:
+def _facts(choices: list[_Choice], kept: float) -> SelectionFacts:
     counts = np.concatenate([x.counts[x.choosing] for x in choices] or [np.zeros(0)])
     entropy = np.concatenate([x.entropy for x in choices] or [np.zeros(0)])
     entropy = entropy[~np.isnan(entropy)]
@@ -153,6 +156,7 @@ def _facts(choices: list[_Choice]) -> SelectionFacts:
         len(counts),
         float(entropy.mean()) if len(entropy) else float("nan"),
         float((counts.mean() + 1) * size) if len(counts) else float("nan"),
+        kept,
     )
 
 
