@@ -23,7 +23,7 @@ SCHEMES = ("affine32", "legacy")
 _MERSENNE_BITS = 61
 _MERSENNE = np.uint64((1 << _MERSENNE_BITS) - 1)
 _ROWS = 2048  # positions whose permuted hashes are held at once: two buffers of about a MiB
-_PAIRS = 1 << 20  # signature pairs compared at once
+_PAIRS = 1 << 16  # signature pairs compared at once: their counts stay in the cache
 
 
 @dataclass(frozen=True)
@@ -139,13 +139,15 @@ def minhash_signatures(
         raise ConfigError(f"n and window: must be at least 0, got n = {n}, window = {window}.")
     permutations = Permutations(num_perm, seed, scheme)
     found = np.empty((n, num_perm), np.uint32)
+    beyond = np.full((window, num_perm), EMPTY)  # no position there: no smaller hash
+    values = np.concatenate((beyond, permutations.permuted(range(min(n, window)))))
     for first in range(0, n, _ROWS):
         last = min(n, first + _ROWS)
-        begin, end = max(0, first - window), min(n, last + window)
-        values = np.full((last - first + 2 * window, num_perm), EMPTY)
-        at = begin - (first - window)
-        values[at : at + end - begin] = permutations.permuted(range(begin, end))
+        new = permutations.permuted(range(min(n, first + window), min(n, last + window)))
+        missing = last - first + 2 * window - len(values) - len(new)
+        values = np.concatenate((values, new, beyond[:missing]))
         found[first:last] = _sliding_minimum(values, 2 * window + 1)
+        values = values[last - first :]
     return found
 
 
@@ -175,14 +177,14 @@ def equal_values(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """
     found = np.empty((len(left), len(right)), np.int32)
     columns = np.ascontiguousarray(right.T)
-    rows = max(1, _PAIRS // max(1, len(right)))
+    rows, narrow = max(1, _PAIRS // max(1, len(right))), left.shape[1] < 256
     for first in range(0, len(left), rows):
         part = left[first : first + rows]
-        count = np.zeros((len(part), len(right)), np.uint16)
+        count = np.zeros((len(part), len(right)), np.uint8 if narrow else np.int32)
         same = np.empty(count.shape, bool)
         for index, column in enumerate(columns):
             np.equal(part[:, index, None], column, out=same)
-            np.add(count, same, out=count)
+            np.add(count, same.view(np.uint8), out=count)  # a cast would cost more than the sum
         found[first : first + rows] = count
     found[(left == EMPTY).all(1)] = 0
     return found
