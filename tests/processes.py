@@ -6,6 +6,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import runpy
+import signal
 import socket
 import subprocess
 import sys
@@ -30,7 +31,7 @@ _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
 _IMPORTED = (
     *("torch", "torch.distributed", "datasets", "accelerate", "peft", "transformers.trainer"),
     *("transformers.models.llama.modeling_llama", "transformers.models.glm.modeling_glm"),
-    *("trl.trainer.sft_trainer", "pandas", "hf_glm_curriculum"),
+    *("trl.trainer.sft_trainer", "pandas", "gradio", "hf_glm_curriculum"),
 )
 
 
@@ -77,14 +78,43 @@ def run_two(work: Callable[..., None], folder: Path, *rest: Any, timeout: float 
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(_IMPORTED))
-    workers = [
-        context.Process(target=_be_one, args=(rank, port, folder, work, rest)) for rank in (0, 1)
-    ]
+    workers = [_forked(folder / f"rank{r}.log", _be_one, r, port, work, *rest) for r in (0, 1)]
     codes = _waited_for(workers, time.monotonic() + timeout)
     logs = "".join(path.read_text()[-3000:] for path in sorted(folder.glob("rank?.log")))
     assert codes == [0, 0], f"{codes}\n{logs}"
+
+
+def start_python(log: Path, code: str, *words: Any) -> Any:
+    """Start what ``python -c CODE WORDS`` would run, forked as in `run_two`.
+
+    Args:
+        log: where its output goes.
+        code: the program.
+        *words: its arguments.
+
+    Returns:
+        The running `multiprocessing.Process`.
+    """
+    worker = _forked(log, _execute, code, list(map(str, words)))
+    worker.start()
+    return worker
+
+
+def run_python(log: Path, code: str, *words: Any, timeout: float = 400) -> int | None:
+    """Exit status of `start_python`, once it has ended; minus the signal that killed it."""
+    worker = start_python(log, code, *words)
+    worker.join(timeout)
+    status = worker.exitcode
+    worker.kill()
+    return status
+
+
+def _forked(log: Path, work: Callable[..., None], *rest: Any) -> Any:
+    """A process to be forked from the server, not yet started."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(_IMPORTED))
+    about = (log, dict(os.environ), torch.get_num_threads())
+    return context.Process(target=_begin, args=(about, work, rest))
 
 
 def _waited_for(workers: list[Any], until: float) -> list[int | None]:
@@ -104,20 +134,39 @@ def _waited_for(workers: list[Any], until: float) -> list[int | None]:
             worker.kill()
 
 
-def _be_one(rank: int, port: int, folder: Path, work: Callable[..., None], rest: Any) -> None:
-    """Be one process of two."""
-    with (folder / f"rank{rank}.log").open("w") as log:
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
+def _begin(
+    about: tuple[Path, dict[str, str], int], work: Callable[..., None], rest: tuple[Any, ...]
+) -> None:
+    """Be as a fresh process in the repository's folder, and work."""
+    log, environment, threads = about
+    with log.open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
     sys.stdout, sys.stderr = (os.fdopen(fd, "w", buffering=1) for fd in (1, 2))
     os.chdir(REPOSITORY)
+    os.environ.clear()
+    os.environ.update(environment)
+    # Sums of floats depend on it.
+    torch.set_num_threads(threads)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # Data loaders' workers start as they would anywhere else.
     multiprocessing.set_start_method("fork", force=True)
+    work(*rest)
+
+
+def _be_one(rank: int, port: int, work: Callable[..., None], *rest: Any) -> None:
+    """Be one process of two."""
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ.update(_ENVIRONMENT | {name: str(v) for name, v in (place | address).items()})
     torch.set_num_threads(1)
     work(rank, *rest)
+
+
+def _execute(code: str, words: list[str]) -> None:
+    """Run a program given as text."""
+    sys.argv = ["-c", *words]
+    exec(compile(code, "<test>", "exec"), {"__name__": "__main__"})
 
 
 def _run(rank: int, arguments: list[str]) -> None:

@@ -16,6 +16,7 @@ from hf_glm_curriculum.config import load_config
 from hf_glm_curriculum.evaluation.run_folder import read_json_lines
 from hf_glm_curriculum.models import load_model
 from tests.conftest import REPOSITORY, build_model
+from tests.processes import run_python
 
 pytestmark = pytest.mark.ppo
 
@@ -210,10 +211,8 @@ def test_a_killed_run_goes_on_from_its_last_whole_checkpoint(ppo, tiny_folder, p
     folder = tmp_path / "run"
     words = ["ppo", "--model", tiny_folder, "--prompts", prompts, "--output-dir", folder]
     words += ["--reward", "length", *QUICK]
-    command = [str(word) for word in (sys.executable, "-c", KILLER, 3, *words)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    result = subprocess.run(command, cwd=REPOSITORY, capture_output=True, env=environment)
-    assert result.returncode == -9, result.stderr.decode()
+    log = tmp_path / "killed.log"
+    assert run_python(log, KILLER, 3, *words) == -9, log.read_text()
     # What a kill while saving would leave: a checkpoint without its state.
     (folder / "checkpoint-9").mkdir()
     (folder / "checkpoint-9" / "trainer_state.json").write_text("{}")

@@ -1,8 +1,6 @@
 """`quickstart` on a tiny model: the whole way, again, after a kill, on the user's own data."""
 
 import json
-import subprocess
-import sys
 
 import pandas as pd
 import pytest
@@ -16,7 +14,7 @@ from hf_glm_curriculum.commands.quickstart import (
 from hf_glm_curriculum.commands.sft_data import read_check
 from hf_glm_curriculum.errors import ConfigError, StateError
 from hf_glm_curriculum.evaluation.run_folder import read_json_lines
-from tests.conftest import REPOSITORY
+from tests.processes import run_python
 
 FAST = ("--fast", "--samples", 24)
 
@@ -183,9 +181,8 @@ main(sys.argv[2:])
 def test_a_killed_run_picks_up_and_ends_the_same(finished, cli, tiny_folder, tmp_path, step):
     folder = tmp_path / "run"
     arguments = ["quickstart", "--model", tiny_folder, "--output-dir", folder, *FAST, "--no-ppo"]
-    command = [sys.executable, "-c", KILLER, step, *arguments]
-    result = subprocess.run([str(word) for word in command], cwd=REPOSITORY, capture_output=True)
-    assert result.returncode == -9, result.stderr.decode()
+    log = tmp_path / "killed.log"
+    assert run_python(log, KILLER, step, *arguments) == -9, log.read_text()
     assert json.loads((folder / "run.json").read_text())["status"] == "running"
     kept = folder / "evaluation" / "cache" / "before_answers.json"
     written = kept.stat().st_mtime_ns

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import shutil
 import signal
@@ -23,10 +22,12 @@ from hf_glm_curriculum.lifespan.review import ReviewStore
 from hf_glm_curriculum.optional import available
 from tests.conftest import REPOSITORY
 from tests.lifespan.pools import pairs, pool_line, read_jsonl, write_jsonl, write_pool
+from tests.processes import start_python
 
 pytestmark = pytest.mark.slow
 
 EVIL = "<script>window.bad=1</script><img src=x onerror='window.bad=1'> ${window.bad=1} {{7*7}}"
+COMMAND = "import sys; from hf_glm_curriculum.commands.main import main; sys.exit(main())"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -68,23 +69,21 @@ class Server:
 
     def start(self) -> None:
         """Start, and wait until the page is served."""
-        command = [sys.executable, "-m", "hf_glm_curriculum.commands.main", "review", str(self.run)]
-        command += ["--port", str(self.port), "--no-browser", *self.flags]
-        # A background job ignores Ctrl-C, and so would what it starts.
-        wake = functools.partial(signal.signal, signal.SIGINT, signal.default_int_handler)
-        self.process = subprocess.Popen(command, cwd=REPOSITORY, preexec_fn=wake)
+        words = ("review", self.run, "--port", self.port, "--no-browser", *self.flags)
+        self.process = start_python(self.run / "server.log", COMMAND, *words)
         for _ in range(240):
-            assert self.process.poll() is None, "the server ended at once"
+            assert self.process.exitcode is None, "the server ended at once"
             with contextlib.suppress(OSError):
                 urllib.request.urlopen(self.url, timeout=5).close()
                 return
             time.sleep(0.25)
         raise AssertionError("the page was not served within a minute")
 
-    def stop(self, how: int = signal.SIGINT) -> int:
+    def stop(self, how: int = signal.SIGINT) -> int | None:
         """End the process and return its exit status."""
-        self.process.send_signal(how)
-        return self.process.wait(timeout=60)
+        os.kill(self.process.pid, how)
+        self.process.join(timeout=60)
+        return self.process.exitcode
 
 
 class Page:
@@ -139,7 +138,7 @@ def run(tmp_path: Path) -> Path:
 def server(run: Path, browser: Any) -> Iterator[Server]:
     started = Server(run, "--reviewer", "ann")
     yield started
-    if started.process.poll() is None:
+    if started.process.exitcode is None:
         started.stop(signal.SIGKILL)
 
 

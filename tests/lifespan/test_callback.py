@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import resource
 import signal
-import subprocess
-import sys
 
 import pandas as pd
 import pytest
@@ -19,6 +17,7 @@ from hf_glm_curriculum.reporting import read_metrics
 from hf_glm_curriculum.signals.ledger import SampleLedger, SampleState
 from tests.conftest import REPOSITORY, build_model
 from tests.lifespan.runs import PAD, Collator, arguments, random_rows, train
+from tests.processes import run_python
 
 
 class Boom(TrainerCallback):
@@ -209,8 +208,8 @@ train([SampleLifespanCallback()], output_dir={folder!r}, fail=Kill, max_steps=16
 
 def test_resume_after_kill_9(tmp_path):
     code = _KILLED.format(root=str(REPOSITORY), folder=str(tmp_path / "b"))
-    killed = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    log = tmp_path / "killed.log"
+    assert run_python(log, code) == -signal.SIGKILL, log.read_text()
     settings = {"max_steps": 16, "save_strategy": "steps", "save_steps": 4}
     whole = SampleLifespanCallback()
     straight = train([whole], output_dir=tmp_path / "a", **settings)

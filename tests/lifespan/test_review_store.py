@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -21,6 +19,7 @@ from hf_glm_curriculum.lifespan.pool import ObservationPool, read_pool
 from hf_glm_curriculum.lifespan.review import ReviewConflict, ReviewStore
 from tests.conftest import REPOSITORY
 from tests.lifespan.pools import pairs, pool_line, read_jsonl, write_jsonl, write_pool
+from tests.processes import run_python, start_python
 
 
 @pytest.fixture
@@ -173,8 +172,7 @@ def dying(handle, data):
 os.write = dying
 store.decide(rows[1].id, "drop", expected_version=0)
 """
-    result = subprocess.run([sys.executable, "-c", script], timeout=120, check=False)
-    assert result.returncode == -9
+    assert run_python(pool.path.with_name("killed.log"), script) == -9
     assert not ReviewStore(pool).path.read_bytes().endswith(b"\n")
     store = ReviewStore(pool)
     assert verdicts(store) == {0: "keep"}
@@ -220,13 +218,11 @@ for turn in range(20):
         decision = ("keep", "drop")[turn % 2]
         store.decide(row.id, decision, expected_version=turn, reviewer=str(mine))
 """
-    writers = [
-        subprocess.Popen([sys.executable, "-c", script, str(mine)], stderr=subprocess.PIPE)
-        for mine in (0, 1)
-    ]
-    for writer in writers:
-        _, errors = writer.communicate(timeout=180)
-        assert writer.returncode == 0, errors.decode()[-500:]
+    logs = [pool.path.with_name(f"writer{mine}.log") for mine in (0, 1)]
+    writers = [start_python(log, script, mine) for mine, log in enumerate(logs)]
+    for writer, log in zip(writers, logs, strict=True):
+        writer.join(timeout=180)
+        assert writer.exitcode == 0, log.read_text()
     store = ReviewStore(pool)
     assert [store.version(k) for k in ids(pool)] == [20] * 8
     assert set(verdicts(store).values()) == {"drop"}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -16,6 +14,7 @@ from hf_glm_curriculum import SampleIndex, SampleLedger
 from hf_glm_curriculum.errors import StateError
 from hf_glm_curriculum.signals.ledger_folder import MANIFEST
 from tests.conftest import REPOSITORY
+from tests.processes import run_python
 from tests.signals.test_ledger import signals
 
 SETTINGS = {"history": 3, "drift": True, "neighbours": 2}
@@ -79,12 +78,12 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_killed_process_leaves_a_whole_ledger(tmp_path):
-    code = _KILLED.format(root=str(REPOSITORY), folder=str(tmp_path))
-    killed = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    code = _KILLED.format(root=str(REPOSITORY), folder=str(tmp_path / "files"))
+    log = tmp_path / "killed.log"
+    assert run_python(log, code) == -signal.SIGKILL, log.read_text()
     memory = SampleLedger(**SETTINGS)
     visit(memory)
-    assert_equal(SampleLedger.open(tmp_path), memory)
+    assert_equal(SampleLedger.open(tmp_path / "files"), memory)
 
 
 def test_a_new_ledger_of_the_same_data_starts_empty_and_spoils_no_old_tensor(tmp_path):
