@@ -120,28 +120,46 @@ def whiten(values: Tensor, mask: Tensor, *, shift: bool = True) -> Tensor:
     return torch.where(mask, found if shift else found + mean, 0.0)
 
 
-def combined_advantages(advantages: Tensor, tokens: Tensor, shares: Tensor) -> Tensor:
-    """whiten(Σ_d ω_d·A_d/std_d), [B, T].
+def combined_advantages(
+    advantages: Tensor, tokens: Tensor, opened: Tensor, importance: Tensor, least_spread: float
+) -> Tensor:
+    """whiten(Σ_d ω_d·(A_d − mean_d)/std_d), [B, T].
 
-    Each dimension is brought to unit spread before the sum, so that none drowns another, and the
-    sum is whitened (the decoupling of GDPO, arXiv 2601.05242, carried to PPO). The KL penalty is
-    in every dimension's stream and Σ ω = 1, so it counts once. Rows in which nothing is open are
-    0. With one dimension this is the whitening of its advantages.
+    ω_d = w_d/Σ w over the dimensions that are open anywhere. Mean and std are those of the rows in
+    which d is open, so that being open pays nothing; std is at least `least_spread` times the
+    widest dimension's. With 0, each dimension is brought to unit spread, so that none drowns
+    another whatever its unit (the decoupling of GDPO, arXiv 2601.05242, carried to PPO); but one
+    that is as good as satisfied is then all noise at full volume. With 1 they are summed as they
+    are, which is right where they share a scale.
+
+    A row that is closed in d has nothing but the KL penalty in that stream (`shape` and
+    `advantages` of the trainer see to it), about its own mean. So a closed dimension says nothing,
+    the open ones grow no louder for it, and KL counts once in every row. Rows in which nothing is
+    open are 0. With one dimension this is the whitening of its advantages.
 
     Args:
         advantages: [B, T, D].
         tokens: the tokens of each response, [B, T].
-        shares: ω, [B, D]; 0 where closed, each open row summing to 1.
+        opened: bool [B, D].
+        importance: w, [D], at least 0.
+        least_spread: in [0, 1].
     """
+    known = tokens & opened.any(dim=1, keepdim=True)
     if advantages.shape[2] == 1:
-        total = advantages[:, :, 0]
-    else:
-        total = torch.zeros_like(advantages[:, :, 0])
-        for d, share in enumerate(shares.to(advantages).unbind(1)):
-            stream = advantages[:, :, d]
-            variance = moments(stream, tokens & (share > 0)[:, None])[2]
-            total = total + share[:, None] * stream * torch.rsqrt(variance + _LEAST_VARIANCE)
-    return whiten(total, tokens & (shares.sum(dim=1) > 0)[:, None])
+        return whiten(advantages[:, :, 0], known)
+    pairs = list(zip(advantages.unbind(2), opened.unbind(1), strict=True))
+    found = [moments(stream, tokens & rows[:, None]) for stream, rows in pairs]
+    numbers, means, variances = (torch.stack(column) for column in zip(*found, strict=True))
+    widest = variances.max()
+    scales = torch.maximum(variances, least_spread**2 * widest).add(_LEAST_VARIANCE).rsqrt()
+    used = importance.to(advantages) * (numbers > 0)
+    total = torch.zeros_like(advantages[:, :, 0])
+    for d, (stream, rows) in enumerate(pairs):
+        closed = moments(stream, known & ~rows[:, None])[1]
+        alone = (stream - closed) * torch.rsqrt(widest + _LEAST_VARIANCE)
+        scored = (stream - means[d]) * scales[d]
+        total = total + used[d] * torch.where(rows[:, None], scored, alone)
+    return whiten(total, known)
 
 
 def _reduce(tensor: Tensor) -> None:

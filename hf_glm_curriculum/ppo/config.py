@@ -45,6 +45,13 @@ class StructuredPPOConfig(PPOConfig):
         "per_dimension",
         "One critic and one advantage for each reward dimension, or one for the combined reward.",
     )
+    least_spread: float | None = _setting(
+        None,
+        "Before dimensions' advantages are summed each is divided by its spread, or by this share "
+        "of the widest dimension's where that is more: 0 brings all to unit spread, 1 sums them as "
+        "they are. None: 1 where scores share a scale (levels, or normalised by the shaper), "
+        "otherwise 0.",
+    )
     structured_defaults: bool | None = _setting(
         None,
         "Gate at 0.85, DimensionWeights, RewardShaper, KLController and NegativeReinforcement with "
@@ -135,9 +142,10 @@ def _check_numbers(config: StructuredPPOConfig) -> None:
         value = getattr(config, name)
         if value is not None and not 0 < value < math.inf:
             raise ConfigError(f"{name}: must be above 0, got {value}")
-    for name in ("gamma", "lam"):
-        if not 0 <= getattr(config, name) <= 1:
-            raise ConfigError(f"{name}: must lie in [0, 1], got {getattr(config, name)}")
+    for name in ("gamma", "lam", "least_spread"):
+        value = getattr(config, name)
+        if value is not None and not 0 <= value <= 1:
+            raise ConfigError(f"{name}: must lie in [0, 1], got {value}")
 
 
 def _check_batches(config: StructuredPPOConfig) -> None:

@@ -38,8 +38,8 @@ class Judged:
     open: Tensor
     """Whether a row trains critic c, bool [B, C]."""
 
-    shares: Tensor
-    """ω: what each stream's advantage weighs in a row, [B, C]."""
+    importance: Tensor
+    """What each stream's advantage weighs beside the others', [C]."""
 
     weights: Tensor
     """v: what a row weighs in the losses, [B]; 0 in rows of which nothing is known."""
@@ -128,11 +128,19 @@ class RewardJudge:
             unlock=parts.unlock,
             bounded=source.bounded,
         )
+        weights = self.pipeline.weights.vector()
+        self._importance = torch.ones(1) if scalar else weights.float()
 
     @property
     def critics(self) -> int:
         """C."""
         return 1 if self.scalar else len(self.source.dimensions)
+
+    @property
+    def one_scale(self) -> bool:
+        """Whether the dimensions' scores can be compared: levels, or normalised by the shaper."""
+        shaper = self.parts.shaper
+        return self.source.bounded or (shaper is not None and shaper.config.normalize)
 
     def judge(self, rollout: Rollout) -> Judged:
         """Score a rollout to train on; running state takes it in, together on all ranks.
@@ -190,10 +198,8 @@ class RewardJudge:
         known = mask.any(dim=1)
         if self.scalar:
             terminal, opened = scored.reward[:, None], known[:, None]
-            shares = opened.float()
         else:
             terminal, opened = scored.shaped, mask
-            shares = self.pipeline.weights.shares(mask)
         terminal = torch.where(opened, terminal, 0.0)
         if self.missing_eos_penalty is not None:
             terminal = terminal - self.missing_eos_penalty * (~rollout.ended)[:, None].float()
@@ -201,7 +207,7 @@ class RewardJudge:
             scored=scored,
             terminal=terminal,
             open=opened,
-            shares=shares.to(terminal),
+            importance=self._importance.to(terminal),
             weights=self._row_weights(scored, rollout, known),
             kl_coefficients=self._coefficients(scored),
         )

@@ -309,10 +309,15 @@ class StructuredPPOTrainer(PPOLoop, PPOTrainer):
         self, rollout: Rollout, judged: Judged, rewards: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Advantages of every token [B, T], and returns of every critic [B, T, C]."""
-        found, returns = generalised_advantages(
-            rewards, rollout.values, self.args.gamma, self.args.lam
-        )
-        return combined_advantages(found, rollout.tokens, judged.shares), returns
+        args = self.args
+        # A critic knows nothing of a row that it is closed in, where its stream is KL alone.
+        values = rollout.values * judged.open[:, None]
+        found, returns = generalised_advantages(rewards, values, args.gamma, args.lam)
+        spread = args.least_spread
+        if spread is None:
+            spread = float(self.judge.one_scale)
+        tokens, opened = rollout.tokens, judged.open
+        return combined_advantages(found, tokens, opened, judged.importance, spread), returns
 
     def optimize(
         self, rollout: Rollout, judged: Judged, advantages: Tensor, returns: Tensor

@@ -71,34 +71,76 @@ def test_kl_estimators(estimator):
     assert found[0, 1] == 0
 
 
+EQUAL = torch.ones(2)
+
+
 def test_one_dimension_is_plain_whitening():
     torch.manual_seed(0)
     stream, tokens = torch.randn(4, 6, 1), torch.ones(4, 6, dtype=torch.bool)
-    found = combined_advantages(stream, tokens, torch.ones(4, 1))
-    assert torch.equal(found, whiten(stream[:, :, 0], tokens))
+    opened = torch.ones(4, 1, dtype=torch.bool)
+    for spread in (0.0, 1.0):
+        found = combined_advantages(stream, tokens, opened, torch.ones(1), spread)
+        assert torch.equal(found, whiten(stream[:, :, 0], tokens))
+
+
+def streams_and_masks(rows=8, columns=5):
+    torch.manual_seed(0)
+    streams = torch.randn(rows, columns, 2)
+    tokens, opened = (torch.ones(rows, n, dtype=torch.bool) for n in (columns, 2))
+    return streams, tokens, opened
 
 
 def test_dimensions_have_equal_say_whatever_their_scale():
-    torch.manual_seed(0)
-    streams, tokens = torch.randn(8, 5, 2), torch.ones(8, 5, dtype=torch.bool)
-    shares = torch.full((8, 2), 0.5)
+    streams, tokens, opened = streams_and_masks()
     loud = streams * torch.tensor([1000.0, 1.0])
-    same = combined_advantages(streams, tokens, shares)
-    assert torch.allclose(combined_advantages(loud, tokens, shares), same, atol=1e-4)
+    same, other = (combined_advantages(s, tokens, opened, EQUAL, 0.0) for s in (streams, loud))
+    assert torch.allclose(other, same, atol=1e-4)
 
 
-def test_a_closed_row_moves_neither_the_spread_nor_the_advantage_of_its_dimension():
-    torch.manual_seed(0)
-    streams, tokens = torch.randn(4, 5, 2), torch.ones(4, 5, dtype=torch.bool)
-    shares = torch.full((4, 2), 0.5)
-    shares[0] = torch.tensor([0.0, 1.0])
-    found = combined_advantages(streams, tokens, shares)
+def test_on_one_scale_a_quiet_dimension_stays_quiet():
+    streams, tokens, opened = streams_and_masks()
+    quiet = streams * torch.tensor([1.0, 0.01])
+    heard, unheard = (
+        combined_advantages(quiet, tokens, opened, EQUAL, spread) for spread in (0.0, 1.0)
+    )
+    alone = whiten(streams[:, :, 0], tokens)
+    assert (unheard - alone).abs().max() < 0.05 < (heard - alone).abs().max()
+    # As they are: the weighted sum, whitened.
+    weighted = combined_advantages(streams, tokens, opened, torch.tensor([2.0, 1.0]), 1.0)
+    assert torch.allclose(weighted, whiten(streams @ torch.tensor([2.0, 1.0]), tokens), atol=1e-5)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0])
+def test_a_closed_row_moves_neither_the_spread_nor_the_mean_of_its_dimension(spread):
+    streams, tokens, opened = streams_and_masks()
+    opened[0, 0] = False
+    streams[0, :, 0] = 0.0
+    found = combined_advantages(streams, tokens, opened, EQUAL, spread)
     changed = streams.clone()
-    changed[0, :, 0] = 1e6
-    assert torch.allclose(combined_advantages(changed, tokens, shares), found)
+    changed[0, :, 0] = 50.0  # a constant: what is alone in a closed stream is taken about its mean
+    again = combined_advantages(changed, tokens, opened, EQUAL, spread)
+    assert torch.allclose(again, found, atol=1e-5)
+
+
+def test_being_open_pays_nothing():
+    """Two rows that differ in nothing but a closed dimension, whose critic sees too little."""
+    streams, tokens, opened = torch.zeros(4, 3, 2), torch.ones(4, 3, dtype=torch.bool), None
+    streams[:, :, 0] = torch.tensor([5.0, 5.0, 0.0, 0.0])[:, None]
+    streams[:, :, 1] = torch.tensor([1.0, -1.0, 1.0, -1.0])[:, None]
+    opened = torch.tensor([[True, True], [True, True], [False, True], [False, True]])
+    found = combined_advantages(streams, tokens, opened, EQUAL, 1.0)
+    assert torch.allclose(found[:2], found[2:], atol=1e-5) and found[0, 0] > 0.5
+
+
+def test_a_locked_dimension_leaves_the_others_their_weight():
+    streams, tokens, opened = streams_and_masks()
+    opened[:, 0] = False
+    streams[:, :, 0] = 0.0
+    found = combined_advantages(streams, tokens, opened, EQUAL, 0.0)
+    assert torch.allclose(found, whiten(streams[:, :, 1], tokens), atol=1e-5)
 
 
 def test_rows_with_nothing_open_are_zero():
     streams, tokens = torch.randn(3, 4, 2), torch.ones(3, 4, dtype=torch.bool)
-    shares = torch.tensor([[0.5, 0.5], [0.0, 0.0], [1.0, 0.0]])
-    assert not combined_advantages(streams, tokens, shares)[1].any()
+    opened = torch.tensor([[True, True], [False, False], [True, False]])
+    assert not combined_advantages(streams, tokens, opened, EQUAL, 0.0)[1].any()

@@ -10,6 +10,8 @@ import torch
 from tests.processes import launch_script
 
 pytestmark = [pytest.mark.ppo, pytest.mark.slow]
+TOLERANCE = 1e-4
+"""A tenth of one Adam step, as beside TRL's trainer: Adam makes rounding of tiny gradients large."""
 
 _SCRIPT = """
 import os, sys
@@ -41,7 +43,7 @@ def test_two_processes_are_one(tmp_path):
     assert all(torch.equal(first[name], second[name]) for name in first)
     alone = train(str(tmp_path / "alone"), 4)
     for name, parameter in alone.bare_model.named_parameters():
-        assert torch.allclose(parameter, first[name], atol=1e-5), name
+        assert torch.allclose(parameter, first[name], atol=TOLERANCE), name
     files = (tmp_path / "run" / "metrics.jsonl", tmp_path / "alone" / "metrics.jsonl")
     both, one = ([json.loads(x) for x in f.read_text().splitlines()] for f in files)
     for ours, theirs in zip(both, one, strict=True):
