@@ -75,7 +75,7 @@ class TurnReader:
         if len(turns):
             self._last = int(turns[-1])
         places = (int(start) + first for start in starts)
-        return [Finding(Mark("turn", place, place), place, place) for place in places]
+        return [Finding(Mark("turn", place, place + 1), place, place + 1) for place in places]
 
     def copy(self) -> TurnReader:
         """An independent copy."""

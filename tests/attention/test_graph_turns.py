@@ -136,16 +136,25 @@ def test_plain_names_without_a_template(text, tiny_tokenizer):
 
 
 def test_given_turns_equal_found_ones():
-    turns = np.repeat([0, 1, 2, 3], [20, 30, 25, 40])
+    turns = np.repeat([0, 1, 2, 3], [20, 30, 25, 37])  # 112 positions: whole blocks
     graph = PositionGraph.from_turns(turns, config())
     table = graph.edge_table
-    pairs = table[(table[:, 2] == 5) & (table[:, 0] == table[:, 3]), :2].tolist()
+    pairs = table[(table[:, 2] == 5) & (table[:, 0] + 1 == table[:, 3]), :2].tolist()
     for pair in ([20, 0], [50, 20], [75, 50]):
         assert pair in pairs
     grown = PositionGraph.from_turns(turns[:1], config())
     for turn in turns[1:]:
         grown.append([turn])
     np.testing.assert_array_equal(grown.edge_table, table)
+
+
+def test_a_turn_that_begins_with_a_block_is_known_after_it():
+    turns = np.repeat(np.arange(6), 32)
+    whole, grown = PositionGraph.from_turns(turns, config()), PositionGraph.from_turns([], config())
+    for turn in turns:
+        grown.append([turn])
+    np.testing.assert_array_equal(grown.edge_table, whole.edge_table)
+    np.testing.assert_array_equal(grown.nearest_blocks(0, 13, 5), whole.nearest_blocks(0, 13, 5))
 
 
 def test_a_file_of_given_turns_comes_back(tmp_path):
