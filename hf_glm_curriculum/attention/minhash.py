@@ -63,10 +63,14 @@ class Permutations:
             mixed = _mixed(hashes)[:, None]
             return mixed * self._factors + self._terms
         # uint64 arithmetic wraps around here as it does in datasketch.
-        wide = hashes.astype(np.uint64)[:, None] * self._factors + self._terms
-        wide = (wide & _MERSENNE) + (wide >> np.uint64(_MERSENNE_BITS))
-        wide -= np.where(wide >= _MERSENNE, _MERSENNE, np.uint64(0))
-        return wide.astype(np.uint32)  # the low 32 bits
+        wide = hashes.astype(np.uint64)[:, None] * self._factors
+        wide += self._terms
+        high = wide >> np.uint64(_MERSENNE_BITS)
+        wide &= _MERSENNE
+        wide += high  # now at most 7 above the prime
+        found = wide.astype(np.uint32)  # the low 32 bits are kept
+        found += wide >= _MERSENNE  # taking 2^61 − 1 away adds 1 to them
+        return found
 
     def set_signatures(self, members: np.ndarray, bounds: np.ndarray) -> np.ndarray:
         """Signatures of many sets of integers, equal to those of ``MinHash.bulk``.

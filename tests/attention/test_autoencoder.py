@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from hf_glm_curriculum.attention.agreement import encoder_agreement
 from hf_glm_curriculum.attention.autoencoder import (
     AutoencoderEncoder,
     GraphAutoencoder,
-    encoder_agreement,
     fit_autoencoder,
     fitted_on_example,
 )
