@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,8 @@ __all__ = [
     "resolve_model",
     "unwrap",
 ]
+
+logger = logging.getLogger(__name__)
 
 # Where the block list sits below the backbone: Llama/Qwen/GLM, GPT-2, MPT, GLM-4V, OPT, ChatGLM.
 _LAYER_PATHS = (
@@ -71,6 +74,12 @@ def load_model(
         model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         raise _cannot_load("model", source, error) from error
+    if getattr(model.config, "position_graph", None):
+        logger.warning(
+            "hf_glm_curriculum: %s was saved with position-graph attention and attends densely "
+            "until enable_position_graph(model, tokenizer=tokenizer) is called.",
+            source,
+        )
     return model, tokenizer
 
 

@@ -5,6 +5,7 @@ Straightforward and slow: scores of all queries and all keys are held at once.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -44,22 +45,30 @@ class ReferenceBackend:
 def visible_keys(problem: AttentionProblem) -> Tensor:
     """The mask as bool [B, G, Q, N]: which key slots each query sees."""
     layout, selection = problem.layout, problem.selection
-    groups = selection.groups
-    visible = torch.zeros(groups, layout.rows * layout.queries, layout.rows * layout.keys).bool()
     blocks = selection.blocks.cpu()
-    slots = torch.from_numpy(layout.key_slots)
-    for tile in range(layout.tiles):
-        own = slots[int(layout.own_block[tile])]
-        offset = int(layout.tile_position[tile]) % layout.block_size
-        for place in range(int(layout.tile_length[tile])):
-            query = int(layout.query_slots[tile, place])
-            visible[:, query, own[: offset + place + 1]] = True
-            for group in range(groups):
-                chosen = blocks[group, tile]
-                visible[group, query, slots[chosen[chosen >= 0]].flatten()] = True
-    visible = visible.view(groups, layout.rows, layout.queries, layout.rows, layout.keys)
-    row = torch.arange(layout.rows)
-    return visible[:, row, :, row].contiguous()
+    seen = torch.zeros(selection.groups, layout.tiles + 1, layout.blocks + 1, dtype=torch.bool)
+    seen[:, :-1].scatter_(-1, torch.where(blocks < 0, layout.blocks, blocks), True)
+    seen[..., -1] = False
+    tile, asked_at = _places(layout.query_slots, layout.rows * layout.queries, layout.tiles)
+    block, key_at = _places(layout.key_slots, layout.rows * layout.keys, layout.blocks)
+    own = torch.from_numpy(np.append(layout.own_block, -1))[tile]
+    offset = torch.from_numpy(np.append(layout.tile_position % layout.block_size, 0))[tile]
+    tile, asked_at = (x.view(layout.rows, -1) for x in (tile, asked_at + offset))
+    own = own.view(layout.rows, -1)
+    block, key_at = (x.view(layout.rows, -1) for x in (block, key_at))
+    inside = (own[:, :, None] == block[:, None]) & (key_at[:, None] <= asked_at[:, :, None])
+    rows = [seen[:, tile[row]][:, :, block[row]] for row in range(layout.rows)]
+    return torch.stack(rows) | inside[:, None]
+
+
+def _places(slots: np.ndarray, count: int, missing: int) -> tuple[Tensor, Tensor]:
+    """For each flat slot, the line of a table it stands in and its place there, int64 [count]."""
+    line = torch.full((count,), missing)
+    place = torch.zeros(count, dtype=torch.int64)
+    row, column = np.nonzero(slots >= 0)
+    line[torch.from_numpy(slots[row, column])] = torch.from_numpy(row)
+    place[torch.from_numpy(slots[row, column])] = torch.from_numpy(column)
+    return line, place
 
 
 def _exact(dtype: torch.dtype) -> torch.dtype:

@@ -112,10 +112,17 @@ def tile_batches(
 
 
 def _batch_end(counts: np.ndarray, start: int, room: int) -> int:
-    """Where a batch that begins at ``start`` ends: before its gathered blocks exceed ``room``."""
+    """Where a batch that begins at ``start`` ends: before its gathered blocks exceed ``room``.
+
+    Tiles without selected blocks stay among themselves: a kernel may not be given rows in which
+    every key is hidden.
+    """
     taken = np.arange(1, len(counts) - start + 1)
     blocks = (counts[start:] + 1) * taken  # counts grow, so the last one is the batch's widest
-    return start + max(1, int(np.searchsorted(blocks, room, side="right")))
+    stop = start + max(1, int(np.searchsorted(blocks, room, side="right")))
+    if counts[start] == 0:
+        stop = min(stop, int(np.searchsorted(counts, 0, side="right")))
+    return stop
 
 
 def _batch(
