@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -74,6 +75,15 @@ def last_checkpoint(folder: Path, name: str) -> Path | None:
         if (step := path.name.removeprefix("checkpoint-")).isdigit()
     }
     for _, path in sorted(found.items(), reverse=True):
-        if (path / "trainer_state.json").exists() and state_path(path, name).exists():
+        if _is_json(path / "trainer_state.json") and state_path(path, name).exists():
             return path
     return None
+
+
+def _is_json(path: Path) -> bool:
+    """Whether a file is there and written to its end."""
+    try:
+        json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return False
+    return True

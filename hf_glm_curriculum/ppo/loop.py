@@ -91,7 +91,7 @@ class PPOLoop:
         self._bar: PPOProgress | None = self._own_bar()
         self._watch_sampling = True
         self._seconds: dict[str, float] = {}
-        self._since_log: list[dict[str, float]] = []
+        self.since_log: list[dict[str, float]] = []
         self._stream_state: dict[str, torch.Tensor] | None = None
         self._dump: CsvDump | None = None
         self._began_at: int | None = None
@@ -123,6 +123,7 @@ class PPOLoop:
             while self._goes_on():
                 self._update()
             self.prompts.finish()
+            self._log_rest()
         finally:
             if self._bar is not None and self._bar.training_bar is not None:
                 self._bar.training_bar.close()
@@ -172,7 +173,7 @@ class PPOLoop:
         """Set the counters of the run, or take up those of a checkpoint."""
         args, state = self.args, self.state
         state.global_step, state.episode, state.epoch = 0, 0, 0
-        state.log_history, self._since_log = [], []
+        state.log_history, self.since_log = [], []
         state.best_metric = state.best_global_step = state.best_model_checkpoint = None
         self._stream_state = None
         if self.accelerator.mixed_precision != args.mixed_precision and not self.is_sharded:
@@ -291,7 +292,7 @@ class PPOLoop:
         metrics["eps"] = args.batch_size / seconds
         metrics |= {f"ppo/seconds_{name}": value for name, value in self._seconds.items()}
         metrics["ppo/seconds"] = seconds
-        self._since_log.append(metrics)
+        self.since_log.append(metrics)
         self.lr_scheduler.step()
 
     def _after_step(self) -> None:
@@ -301,7 +302,7 @@ class PPOLoop:
 
     def _obey(self) -> None:
         """Log, evaluate and save where callbacks want it."""
-        if self.control.should_log and self._since_log:
+        if self.control.should_log and self.since_log:
             self._log()
         if self.control.should_evaluate and self.eval_dataset is not None:
             better = self._determine_best_metric(self.evaluate(), trial=None)
@@ -312,13 +313,18 @@ class PPOLoop:
 
     def _log(self) -> None:
         """Means over the updates since the last log."""
-        names = {name for one in self._since_log for name in one}
+        names = {name for one in self.since_log for name in one}
         found = {}
         for name in sorted(names):
-            values = [one[name] for one in self._since_log if name in one]
+            values = [one[name] for one in self.since_log if name in one]
             found[name] = sum(values) / len(values)
-        self._since_log = []
+        self.since_log = []
         self.log({**found, "episode": self.state.episode})
+
+    def _log_rest(self) -> None:
+        """Log the updates since the last log: a run may end, or be stopped, between two."""
+        if self.since_log and self.args.logging_strategy != "no":
+            self._log()
 
     def _event(self, name: str) -> None:
         self.control = getattr(self.callback_handler, name)(self.args, self.state, self.control)
@@ -401,21 +407,27 @@ class PPOLoop:
         data = self._evaluation_data(eval_dataset)
         size, state = self.args.per_device_eval_batch_size, self.state
         mine = range(rank(), len(data), world_size())
+        # Where weights are split, every rank has to make as many passes as the others: one whose
+        # share is smaller answers a prompt again, and forgets the answer.
+        share = [*mine, 0][: math.ceil(len(data) / world_size())]
         found: list[tuple[int, dict[str, float]]] = []
         lines: list[dict[str, Any]] = []
-        for start in range(0, len(mine), size):
-            rows = [data[i] for i in mine[start : start + size]]
+        for start in range(0, len(share), size):
+            rows = [data[i] for i in share[start : start + size]]
             rollout = self.rollout(self.data_collator(rows), greedy=True)
+            rollout = rollout.first(len(mine[start : start + size]))
+            if not len(rollout):
+                continue
             scored = self.judge.scored(rollout, update=False)
             kl = torch.where(rollout.tokens, rollout.logprobs - rollout.reference, 0.0).sum(dim=1)
-            lines += completion_rows(rollout, scored, kl, state.global_step, len(rows))
+            lines += completion_rows(rollout, scored, kl, state.global_step, len(rollout))
             figures = {
                 **scored.metrics(),
                 "kl": float(kl.mean()),
                 "length": float(rollout.lengths.float().mean()),
                 "ended": float(rollout.ended.float().mean()),
             }
-            found.append((len(rows), figures))
+            found.append((len(rollout), figures))
         if rank() == 0:
             self._evaluation_log().write(lines)
         weighed = weighted_means(found)

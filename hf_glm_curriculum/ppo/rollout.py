@@ -79,6 +79,12 @@ class Rollout:
         """Tokens of prompt and response, [B]."""
         return self.query_mask.sum(dim=1) + self.lengths
 
+    def first(self, count: int) -> Rollout:
+        """The first rows."""
+        found = {name: value[:count] for name, value in vars(self).items() if name != "columns"}
+        columns = {name: values[:count] for name, values in self.columns.items()}
+        return Rollout(**found, columns=columns)
+
     def packed(self, rows: Sequence[int]) -> PackedRows:
         """Some rows, trimmed, for a forward pass."""
         index = torch.as_tensor(rows, device=self.lengths.device)

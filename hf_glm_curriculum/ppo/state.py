@@ -58,7 +58,7 @@ def save_state(trainer: Any, folder: Path) -> None:
     """
     tensors = {f"{_STREAM}{k}": v for k, v in trainer.prompts.state_dict().items()}
     about = {"settings": settings_of(trainer), "judge": trainer.judge.state_dict()}
-    about["episode"] = trainer.state.episode
+    about |= {"episode": trainer.state.episode, "since_log": trainer.since_log}
     if rank() == 0 and not trainer.is_sharded:
         weights = trainer.bare_model.value_model.state_dict()
         tensors |= {f"{_VALUE}{k}": v for k, v in weights.items()}
@@ -66,7 +66,7 @@ def save_state(trainer: Any, folder: Path) -> None:
 
 
 def load_state(trainer: Any, folder: Path) -> dict[str, Tensor]:
-    """Take up a checkpoint's value model, reward state and episode.
+    """Take up a checkpoint's value model, reward state, episode and figures not yet logged.
 
     Returns:
         The state of the prompt stream, to be dealt once everything else is in place.
@@ -79,6 +79,7 @@ def load_state(trainer: Any, folder: Path) -> dict[str, Tensor]:
     _check_settings(folder, about["settings"], settings_of(trainer))
     trainer.judge.load_state_dict(about["judge"])
     trainer.state.episode = int(about["episode"])
+    trainer.since_log = about.get("since_log", [])
     if not trainer.is_sharded:
         first = tensors if rank() == 0 else load_tensors(state_path(folder, NAME))[0]
         weights = _under(first, _VALUE)

@@ -23,7 +23,12 @@ class HashedScorer:
     def score_texts(self, prompts: list[str], responses: list[str]) -> StructuredRewardOutput:
         sums = torch.tensor([float(sum(map(ord, r))) for r in responses])
         scores = torch.stack([sums % 10 / 10, sums % 7 / 7, sums % 3 / 3], dim=1)
-        confidence = torch.stack([sums % 4 / 4 + 0.2, sums % 5 / 5 + 0.2, sums % 6 / 6], dim=1)
+        # The gate is open for about two thirds: a row that nothing moves has gradients of nothing
+        # but rounding, which Adam makes whole steps of.
+        confidence = torch.stack(
+            [sums % 4 / 6 + 0.6, sums % 5 / 8 + 0.6, sums % 6 / 9 + 0.5], dim=1
+        )
+        confidence = confidence.clamp(max=1.0)
         return StructuredRewardOutput(scores=scores, confidence=confidence, logits=scores)
 
 
@@ -41,12 +46,12 @@ class HashedAnswers(StructuredPPOTrainer):
         return found.to(query_ids.device)
 
 
-def train(folder: str, rows: int, **settings: Any) -> HashedAnswers:
+def train(folder: str, rows: int, resume: bool = False, **settings: Any) -> HashedAnswers:
     """Three updates of `rows` prompts a process with every structured part on.
 
     An update takes all four prompts, as one process and two deal prompts in different orders.
     """
-    prompts = [f"{'x' * (i % 4)} question {i}" for i in range(4)]
+    prompts = ["a tree", "the sea", "no birds", "old stones"]
     trainer = HashedAnswers(
         args=StructuredPPOConfig(
             output_dir=folder,
@@ -59,15 +64,14 @@ def train(folder: str, rows: int, **settings: Any) -> HashedAnswers:
             use_cpu=True,
             bf16=False,
             report_to="none",
-            save_strategy="no",
             disable_tqdm=True,
             seed=7,
-            **settings,
+            **{"save_strategy": "no", **settings},
         ),
         processing_class=build_tokenizer(),
         model=build_model("glm"),
         reward_model=HashedScorer(),
         train_dataset=datasets.Dataset.from_dict({"prompt": prompts}),
     )
-    trainer.train()
+    trainer.train(resume_from_checkpoint=resume or None)
     return trainer
