@@ -118,11 +118,11 @@ def block_layout(
         DataError: if there are more queries than slots, or more slots seen than there are keys.
     """
     rows, seen = sequences.index.shape
-    keys = seen if keys is None else keys
-    if queries > seen or seen > keys:
+    room = seen if keys is None else keys
+    if queries > seen or seen > room:
         raise DataError(
             f"attention: {queries} queries need at least as many of the {seen} seen tokens, and "
-            f"those at most the {keys} slots of the keys; the cache is too short for the text, or "
+            f"those at most the {room} slots of the keys; the cache is too short for the text, or "
             "the attention_mask does not belong to it."
         )
     lengths = np.bincount(sequences.index[sequences.index >= 0], minlength=sequences.count)
@@ -132,11 +132,11 @@ def block_layout(
     return BlockLayout(
         block_size,
         rows,
-        keys,
+        room,
         queries,
         lengths.astype(np.int64),
         first_block,
-        _key_slots(sequences, first_block, block_size, keys),
+        _key_slots(sequences, first_block, block_size, room),
         *tile_of,
     )
 

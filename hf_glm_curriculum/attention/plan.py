@@ -153,9 +153,9 @@ def read_call(arguments: dict[str, Any], past: int) -> ModelCall:
         IncompatibleError: if the attention mask is not one for padding.
     """
     ids, embeddings = arguments.get("input_ids"), arguments.get("inputs_embeds")
-    if ids is None and embeddings is None:
-        raise DataError("attention: input_ids or inputs_embeds must be given.")
     if ids is None:
+        if embeddings is None:
+            raise DataError("attention: input_ids or inputs_embeds must be given.")
         shape = embeddings.shape[:2]
         ids = torch.full(shape, UNKNOWN_TOKEN, dtype=torch.int64, device=embeddings.device)
     mask = _padding_mask(arguments.get("attention_mask"))

@@ -30,7 +30,7 @@ from hf_glm_curriculum.attention.rotary import key_shift
 from hf_glm_curriculum.attention.selector import Selector
 from hf_glm_curriculum.config import load_config, to_dict
 from hf_glm_curriculum.errors import ConfigError, IncompatibleError
-from hf_glm_curriculum.models import causal_lm, decoder_layers
+from hf_glm_curriculum.models import backbone, causal_lm, decoder_layers
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,8 @@ class PositionGraphHandle:
         self.last_plan: ForwardPlan | None = None
         self._selector = Selector(config, tokenizer)
         self._graphs: list[PositionGraph] | None = None
-        self._backbone = model.base_model
+        self._cache_default = bool(getattr(model.config, "use_cache", False))
+        self._backbone = backbone(model)
         layers = decoder_layers(model)
         self._shift = None
         if config.positions == "compact":
@@ -130,7 +131,7 @@ class PositionGraphHandle:
     def _caches(self, arguments: dict[str, Any]) -> bool:
         """Whether the model will make a cache of its own."""
         asked = arguments.get("use_cache")
-        asked = getattr(self._backbone.config, "use_cache", False) if asked is None else asked
+        asked = self._cache_default if asked is None else asked
         return bool(asked) and not torch.is_grad_enabled()
 
     def _after(
@@ -184,8 +185,8 @@ def position_graph_attention(
             f"{type(module).__name__} has a sliding window; position-graph attention serves layers "
             "that attend to the whole text."
         )
-    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    problem = plan.problem(_layer_number(module), query, key, scaling, dropout)
+    factor = query.shape[-1] ** -0.5 if scaling is None else scaling
+    problem = plan.problem(_layer_number(module), query, key, factor, dropout)
     backend = choose_backend(plan.config.backend, call_of(query, key, value, problem))
     plan.served[backend.name] = plan.served.get(backend.name, 0) + 1
     return backend(query, key, value, problem), None
@@ -254,7 +255,7 @@ def enable_position_graph(
     check_model(inner)
     if hasattr(inner, "_position_graph"):
         disable_position_graph(inner)
-    previous = inner.config._attn_implementation
+    previous = str(inner.config._attn_implementation or "sdpa")
     handle = PositionGraphHandle(inner, settings, tokenizer, previous)
     inner.set_attn_implementation(IMPLEMENTATION)
     object.__setattr__(inner, "_position_graph", handle)

@@ -90,7 +90,8 @@ class _Gathered(torch.autograd.Function):
         results = (grad.contiguous().view(-1, size), output.view(-1, size), total.view(-1, 1))
         for batch in _batches(tensors):
             tiles = TileQueries(tensors, batch)
-            slopes = tiles.differentiate(*(tiles.take(x) for x in results), d_key, d_value)
+            grad_here, output_here, total_here = (tiles.take(x) for x in results)
+            slopes = tiles.differentiate(grad_here, output_here, total_here, d_key, d_value)
             d_query.view(-1, size).index_copy_(0, tiles.places, tiles.real_rows(slopes))
         return d_query.transpose(1, 2), _like(d_key, key), _like(d_value, value), None, None
 

@@ -91,7 +91,7 @@ def dense_runs(
         left[start:stop] = False
         places = np.flatnonzero(layout.query_slots[start:stop].reshape(-1) >= 0)
         places += start * layout.tile_width
-        first = layout.first_block[layout.tile_sequence[start]] * layout.block_size
+        first = int(layout.first_block[layout.tile_sequence[start]]) * layout.block_size
         keys = torch.arange(first, first + len(places), device=device)[None]
         queries = torch.from_numpy(places)[None].to(device)
         runs.append(TileBatch(len(runs), queries, None, (KeyPart(keys, causal=True),)))
