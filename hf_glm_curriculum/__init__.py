@@ -9,6 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hf_glm_curriculum.attention.chunk_graph import ChunkGraph as ChunkGraph
+    from hf_glm_curriculum.attention.graph import PositionGraph as PositionGraph
     from hf_glm_curriculum.data.audit import audit_files as audit_files
     from hf_glm_curriculum.data.audit import audit_records as audit_records
     from hf_glm_curriculum.data.content_id import content_ids as content_ids
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "ChunkGraph": "attention.chunk_graph",
     "CompositeLoss": "losses.composite",
     "CompositeLossCallback": "losses.callback",
     "CurriculumMixture": "data.mixture",
@@ -71,6 +74,7 @@ _PUBLIC = {
     "MixtureCallback": "signals.mixture_callback",
     "ObjectiveMigrationCallback": "migration.callback",
     "NegativeReinforcement": "rewards.reinforcement",
+    "PositionGraph": "attention.graph",
     "ProgressiveUnlock": "rewards.unlock",
     "ReferenceJudge": "lifespan.reference_judge",
     "RewardEnsemble": "rewards.ensemble",
@@ -98,6 +102,7 @@ _PUBLIC = {
 }
 
 __all__ = [
+    "ChunkGraph",
     "CompositeLoss",
     "CompositeLossCallback",
     "CurriculumMixture",
@@ -111,6 +116,7 @@ __all__ = [
     "MixtureCallback",
     "NegativeReinforcement",
     "ObjectiveMigrationCallback",
+    "PositionGraph",
     "ProgressiveUnlock",
     "ReferenceJudge",
     "RewardEnsemble",
