@@ -23,8 +23,11 @@ two measurements running is.
 How the settings came about: the learning rate was chosen by runs with a head that is never wrong,
 after 2e-4 had been seen to be slow with and without the gate. Targets of 0.7 and 0.6 were written
 down first; seed 0 reached neither, with or without the gate, and the target was lowered to 0.45 and
-the arms with one critic were added after seed 0 had been looked at. Seed 1 was run once, after
-that; it is the one that nothing was chosen by.
+the arms with one critic were added after seed 0 had been looked at. With each dimension brought to
+unit spread, 60 updates on seeds 0 and 1 bounded the ratio at 0.88; how dimensions are summed
+(`least_spread`, what a closed row is worth) was then chosen on seed 0, where the gate came to the
+target in 14 updates and no gate did not in 60. Seed 1 was run for 60 updates (58, and not at all)
+before runs were made 120 updates long, so that the arm without a gate has the time to arrive.
 """
 
 from __future__ import annotations
@@ -69,11 +72,17 @@ RIGHT_CONFIDENCE, WRONG_CONFIDENCE = NormalDist(0.87, 0.08), NormalDist(0.70, 0.
 ARMS = (
     "no gate",
     "gate",
-    "gate and unlocking",
+    "never wrong",
     "no gate, one critic",
     "gate, one critic",
-    "never wrong",
+    "gate and unlocking",
 )
+PAIRS = (
+    ("gate", "no gate"),
+    ("gate, one critic", "no gate, one critic"),
+    ("gate and unlocking", "no gate"),
+)
+"""Arms whose updates to the target are compared."""
 EVERY = 2
 COLOURS = ("#d64550", "#54a24b", "#4c78a8", "#f2b134", "#8a5fbf", "#888888")
 
@@ -168,9 +177,9 @@ def table(found: dict[str, list[dict[str, Any]]], updates: int) -> list[dict[str
         for arm, numbers in reached.items()
     }
     rows = [
-        _ratio(means, reached, "gate", "no gate", CLAIM),
-        _ratio(means, reached, "gate, one critic", "no gate, one critic"),
-        _ratio(means, reached, "gate and unlocking", "no gate"),
+        _ratio(means, reached, *pair, CLAIM if pair == PAIRS[0] else None)
+        for pair in PAIRS
+        if set(pair) <= set(found)
     ]
     for arm, results in found.items():
         finals = [one["curve"][-1]["accuracy"] for one in results]
@@ -224,7 +233,7 @@ def draw(found: dict[str, list[dict[str, Any]]], path: Path) -> None:
     """Every seed's curve of accuracy."""
     figure = new_figure(6.4, 4.0)
     axes = figure.subplots()
-    for (arm, results), colour in zip(found.items(), COLOURS, strict=True):
+    for (arm, results), colour in zip(found.items(), COLOURS, strict=False):
         for place, one in enumerate(results):
             points = [(p["update"], p["accuracy"]) for p in one["curve"]]
             axes.plot(*zip(*points, strict=True), color=colour, label=None if place else arm)
@@ -239,13 +248,14 @@ def main() -> None:
     """Run what is missing, record and draw."""
     flags = parser(__doc__)
     flags.add_argument("--work", type=Path, default=REPOSITORY / "runs" / "gating")
-    flags.add_argument("--updates", type=int, default=60)
+    flags.add_argument("--updates", type=int, default=120)
+    flags.add_argument("--arms", nargs="+", choices=ARMS, default=ARMS)
     args = flags.parse_args()
     torch.set_num_threads(1)
     seeds = range(args.seed, args.seed + (5 if args.full else 2))
-    found: dict[str, list[dict[str, Any]]] = {arm: [] for arm in ARMS}
+    found: dict[str, list[dict[str, Any]]] = {arm: [] for arm in args.arms}
     for seed in seeds:
-        for arm in ARMS:
+        for arm in args.arms:
             one = run(arm, args.updates, args.work, seed)
             found[arm].append(one)
             print(f"seed {seed}, {arm}: {updates_to(one['curve'], TARGET)}", flush=True)

@@ -159,7 +159,7 @@ def pretrain(task: Task, work: Path, seed: int, most_steps: int = 2000) -> Path:
         for group in optimizer.param_groups:
             group["lr"] = RATE * min(1.0, step / 50)
         rows = [(p, task.text(p, generator, reliable)) for p in generator.sample(prompts, 32)]
-        loss = model(**_batch(tokenizer, rows)).loss
+        loss = model(**answer_batch(tokenizer, rows)).loss
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -183,7 +183,7 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def _batch(tokenizer: Any, rows: Sequence[tuple[str, str]]) -> dict[str, Tensor]:
+def answer_batch(tokenizer: Any, rows: Sequence[tuple[str, str]]) -> dict[str, Tensor]:
     """Rows padded on the right; the loss is the answers' and their ends'."""
     ids, labels = [], []
     for prompt, answer in rows:
