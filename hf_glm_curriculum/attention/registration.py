@@ -56,7 +56,7 @@ class PositionGraphHandle:
     Attributes:
         config: the settings.
         tokenizer: what texts are read with; None without one.
-        backends: names of the backends that served so far, with the number of calls.
+        selector: chooses the blocks.
         last_plan: the latest forward pass, for those who look at its selections.
     """
 
@@ -65,9 +65,8 @@ class PositionGraphHandle:
     ) -> None:
         """Take what belongs to an enabled model; made by `enable_position_graph`."""
         self.config, self.tokenizer, self.previous = config, tokenizer, previous
-        self.backends: dict[str, int] = {}
         self.last_plan: ForwardPlan | None = None
-        self._selector = Selector(config, tokenizer)
+        self.selector = Selector(config, tokenizer)
         self._graphs: list[PositionGraph] | None = None
         self._cache_default = bool(getattr(model.config, "use_cache", False))
         self._backbone = backbone(model)
@@ -124,7 +123,7 @@ class PositionGraphHandle:
         if self._graphs is not None and not past:
             given_graphs(state, self._graphs)
         keep = cache is not None or self._caches(arguments)
-        plan = ForwardPlan(self._selector, state, call.ids.shape[1], keep, self._shift)
+        plan = ForwardPlan(self.selector, state, call.ids.shape[1], keep, self._shift)
         self.last_plan = plan
         return args, {**kwargs, PLAN: plan}
 
@@ -240,7 +239,7 @@ def enable_position_graph(
             window and the text's start.
 
     Returns:
-        The handle: graphs of your own, backends used, reports.
+        The handle: graphs of your own, reports.
 
     Raises:
         IncompatibleError: the model has attention of its own, sliding windows, or (compact

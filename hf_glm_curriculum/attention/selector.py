@@ -94,6 +94,14 @@ class Selector:
         self.config, self.tokenizer = config, tokenizer
         self.reads_content = config.selection != "position" or config.dynamic_budget
 
+    def rank(self, scores: Tensor) -> Tensor:
+        """Scores the blocks are ranked by, from their estimated masses; both float [G, T, W].
+
+        A subclass may rank by something else: benchmarks fill the budget with recent or random
+        blocks this way.
+        """
+        return scores
+
     @torch.no_grad()
     def select(self, given: SelectionInput) -> tuple[BlockSelection, SelectionFacts]:
         """Choose the blocks of every tile of a call."""
@@ -167,7 +175,7 @@ class _OneSequence:
         self, selector: Selector, given: SelectionInput, sequence: int, tiles: np.ndarray
     ) -> None:
         self.config, self.tokenizer = selector.config, selector.tokenizer
-        self.reads_content = selector.reads_content
+        self.reads_content, self.rank = selector.reads_content, selector.rank
         self.given, self.sequence, self.tiles = given, sequence, tiles
         layout = given.layout
         self.number = int(given.known[sequence])
@@ -263,7 +271,7 @@ class _OneSequence:
             if config.per == "layer":
                 scores = scores.sum(0, keepdim=True)
         chosen = choose_numbers(
-            scores,
+            self.rank(scores),
             torch.from_numpy(np.concatenate(preferred, axis=1)).to(self.device),
             counts[tiles],
             self.before[tiles],

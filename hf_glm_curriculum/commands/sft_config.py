@@ -39,6 +39,20 @@ class SftCommandConfig(TrainingSettings, SftSources):
     debug_dir: str | None = None
     """Folder for a CSV with every sample's loss, gradient norm and weight at every step."""
 
+    position_graph: str | None = None
+    """YAML file with settings of position-graph attention, or "default" for its defaults: training
+    then attends by the graph; see ``docs/methods/attention.md``."""
+
+    teacher: str | None = None
+    """Causal language model to learn from besides the data, attending densely: "self" for the model
+    as it is before training, a folder or a hub id with the same vocabulary."""
+
+    teacher_weight: float = 0.5
+    """Share of the loss that is the divergence from the teacher; the data's loss has the rest."""
+
+    teacher_temperature: float = 1.0
+    """What both distributions' logits are divided by."""
+
     lifespan: LifespanConfig = field(default_factory=LifespanConfig)
     """How samples are weighted, observed and judged."""
 
@@ -51,5 +65,9 @@ class SftCommandConfig(TrainingSettings, SftSources):
         super().__post_init__()
         if not self.epochs > 0:
             raise ConfigError(f"epochs: must be above 0, got {self.epochs}")
+        if not 0.0 < self.teacher_weight <= 1.0:
+            raise ConfigError(
+                f"teacher_weight: must be above 0 and at most 1, got {self.teacher_weight}"
+            )
         if self.max_steps == 0 or self.max_steps < -1:
             raise ConfigError(f"max_steps: must be positive, or -1 for none, got {self.max_steps}")

@@ -143,6 +143,10 @@ def _about(run: _Run) -> dict[str, Any]:
 
 def _train(run: _Run, args: Any, plan: FolderPlan) -> dict[str, Any]:
     """Train to the end and save the model."""
+    from hf_glm_curriculum.commands.sft_long_context import (
+        long_context_callbacks,
+        save_graph_settings,
+    )
     from hf_glm_curriculum.commands.sft_train import build_trainer
     from hf_glm_curriculum.commands.training_progress import TrainingProgress
     from hf_glm_curriculum.data.collator import SftCollator
@@ -163,7 +167,8 @@ def _train(run: _Run, args: Any, plan: FolderPlan) -> dict[str, Any]:
         collate = SftCollator(run.tokenizer.pad_token_id)
         heldout = HeldOutLossCallback(run.data.heldout, collate, config.batch_size)
     shown = TrainingProgress(lifespan, heldout)
-    callbacks = [lifespan, *([heldout] if heldout else []), shown]
+    callbacks = [lifespan, *long_context_callbacks(config, run.model, run.tokenizer)]
+    callbacks += [*([heldout] if heldout else []), shown]
     trainer = build_trainer(config, args, run.model, run.tokenizer, run.data.train, callbacks)
     if is_main_process():
         say(_announcement(run, plan))
@@ -174,6 +179,7 @@ def _train(run: _Run, args: Any, plan: FolderPlan) -> dict[str, Any]:
         shown.close()
         lifespan.detach()
     trainer.save_model(str(plan.folder / "model"))
+    save_graph_settings(config, plan.folder / "model")
     return {"global_step": trainer.state.global_step, "callback": lifespan}
 
 
