@@ -17,7 +17,7 @@ _WORDS = {
     "heading": "the query stands under this heading",
     "clause": "the query stands in this clause",
     "definition": "the query stands in this definition",
-    "reference": "the text before the query refers to it, or it refers to the section",
+    "reference": "a reference joins it and the text before the query",
     "turn_previous": "the turn under way or the one before begins here",
     "turn_next": "the turn before ends here",
     "session_start": "the dialogue begins here",

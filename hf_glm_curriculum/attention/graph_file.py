@@ -84,6 +84,15 @@ def load_graph(path: PathLike, tokenizer: Any = None, length: int | None = None)
     return graph
 
 
+def needs_tokenizer(path: PathLike) -> bool:
+    """Whether a saved graph was built with a tokenizer.
+
+    Raises:
+        StateError: The file is unreadable.
+    """
+    return bool(_read(path)[0]["tokenizer"])
+
+
 def _read(path: PathLike) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
     try:
         with np.load(Path(path), allow_pickle=False) as file:

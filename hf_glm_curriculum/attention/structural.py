@@ -8,7 +8,8 @@ import numpy as np
 
 from hf_glm_curriculum.attention.outline import CODES
 
-_LOOK_BACK = 64  # blocks before a query whose references are still offered
+_LOOK_BACK = 64  # blocks of a section at most, for all its references to be offered
+_AROUND = tuple(CODES[kind] for kind in ("heading", "clause", "definition", "turn_previous"))
 _REFERENCES = (CODES["reference"], CODES["user"])
 
 
@@ -39,7 +40,7 @@ class BlockLinks:
     def ties(self, query: int) -> list[tuple[int, int]]:
         """(earlier block, kind) of what is tied to a query block, each block once, in order."""
         own = self._own[query]
-        older = range(query - 1 - self._window, max(-1, query - 1 - _LOOK_BACK), -1)
+        older = range(query - 1 - self._window, self._section_start(query) - 1, -1)
         recent = self.recent(query)
         order = [edge for edge in own if edge[1] == CODES["user"]]
         order += recent
@@ -53,6 +54,11 @@ class BlockLinks:
         """References and user edges in the window before a query block, the latest first."""
         window = range(query - 1, max(-1, query - 1 - self._window), -1)
         return [edge for block in window for edge in self._named(block)]
+
+    def _section_start(self, query: int) -> int:
+        """Where the widest section or turn around a query block begins, of those not too long."""
+        starts = [at for at, kind in self._own[query] if kind in _AROUND and at > 0]
+        return min((at for at in starts if query - at <= _LOOK_BACK), default=query)
 
     def _named(self, block: int) -> list[tuple[int, int]]:
         """References and user edges that a finished block brought, the latest first."""

@@ -22,6 +22,7 @@ COMMANDS = {
     "ppo": "train a policy on rewards by rules or by reward models, and watch for gaming",
     "scaling": "laws from training runs, and what a budget buys: fit, plan, sweep, plot",
     "audit": "look for duplicate, empty, truncated and contradictory records in data files",
+    "graph": "build, draw and question the position graph of a document or dialogue",
     "review": "keep, fix or drop the samples a run found suspicious; write the corrected data",
     "control": "change the loss terms of a training under way, or show them",
     "report": "write a run's report.html anew",
