@@ -19,7 +19,7 @@ from hf_glm_curriculum.errors import DataError
 
 STANDARD_LIBRARY = "Python's standard library"
 _LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
-_FOR_TOKENIZER = 400
+_FOR_TOKENIZER, _PIECE, _HELD_OUT = 1000, 2000, 10
 
 
 @dataclass
@@ -47,32 +47,52 @@ class Corpus:
 
 
 def read_corpus(config: ScalingSweepConfig) -> Corpus:
-    """Read, shuffle, fit a tokenizer and cut into rows; as many as the largest run needs.
+    """Read, cut into pieces, shuffle, fit a tokenizer, and cut into rows.
 
-    Held-out rows come first in the shuffled order of documents, so that they are the same whatever
-    the runs' sizes.
+    A tenth of the documents is for the held-out rows only. Pieces of 2,000 characters are
+    shuffled, so that a small run sees as many documents as a large one, and runs of fewer tokens
+    read the beginning of what runs of more tokens read.
 
     Raises:
         DataError: There is too little text.
     """
     from hf_glm_curriculum.commands.scratch_model import new_tokenizer
-    from hf_glm_curriculum.data.chunks import chunks
 
     texts, name = _texts(config)
-    random.Random(config.seed).shuffle(texts)
-    tokenizer = new_tokenizer(texts[:_FOR_TOKENIZER], config.vocab_size)
-    needed = config.held_out_rows + -(-max(config.tokens) // config.length)
-    rows = itertools.islice(chunks(texts, tokenizer, config.length), needed)
-    full = [row for row in rows if len(row) == config.length]
-    if len(full) < config.held_out_rows + config.batch_size:
+    generator = random.Random(config.seed)
+    generator.shuffle(texts)
+    held, kept = (
+        _pieces(texts[::_HELD_OUT]),
+        _pieces([t for i, t in enumerate(texts) if i % _HELD_OUT]),
+    )
+    generator.shuffle(held)
+    generator.shuffle(kept)
+    tokenizer = new_tokenizer(kept[:_FOR_TOKENIZER], config.vocab_size)
+    held_out = _rows(held, tokenizer, config, config.held_out_rows)
+    train = _rows(kept, tokenizer, config, -(-max(config.tokens) // config.length))
+    if len(held_out) < config.held_out_rows or len(train) < config.batch_size:
         raise DataError(
-            f"documents: {name} gives {len(full)} rows of {config.length} tokens, and "
-            f"{config.held_out_rows} are held out; give more text or hold out fewer"
+            f"documents: {name} gives {len(held_out)} held-out rows and {len(train)} to train on; "
+            "give more documents, or lower held_out_rows"
         )
-    table = np.stack(full).astype(np.int32)
-    digest = hashlib.sha256(table.tobytes()).hexdigest()[:16]
-    held, train = table[: config.held_out_rows], table[config.held_out_rows :]
-    return Corpus(train, held, tokenizer, name, digest)
+    digest = hashlib.sha256(held_out.tobytes() + train.tobytes()).hexdigest()[:16]
+    return Corpus(train, held_out, tokenizer, name, digest)
+
+
+def _pieces(texts: list[str]) -> list[str]:
+    """Texts in parts of at most so many characters."""
+    return [text[i : i + _PIECE] for text in texts for i in range(0, len(text), _PIECE)]
+
+
+def _rows(
+    texts: list[str], tokenizer: Any, config: ScalingSweepConfig, most: int
+) -> NDArray[np.int32]:
+    """[R, T] full rows, as many as are wanted and there are."""
+    from hf_glm_curriculum.data.chunks import chunks
+
+    rows = itertools.islice(chunks(texts, tokenizer, config.length), most)
+    full = [row for row in rows if len(row) == config.length]
+    return np.array(full, np.int32).reshape(len(full), config.length)
 
 
 def _texts(config: ScalingSweepConfig) -> tuple[list[str], str]:

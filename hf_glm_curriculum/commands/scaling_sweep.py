@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_glm_curriculum.commands.console import say
+from hf_glm_curriculum.commands.console import library_bars, say
 from hf_glm_curriculum.commands.run_state import FolderPlan, plan_folder, run_record
 from hf_glm_curriculum.commands.scaling_fit import LAW_FILE, save_law
 from hf_glm_curriculum.commands.scaling_sweep_config import ScalingSweepConfig
@@ -68,7 +68,7 @@ def run(config: ScalingSweepConfig, argv: Sequence[str]) -> int:
         "data": {"train": corpus.name, "tokens": corpus.tokens, "fingerprint": corpus.fingerprint},
         "seed": config.seed,
     }
-    with run_record(plan, about):
+    with library_bars(), run_record(plan, about):
         _prepare(plan, config)
         results = _train(config, corpus, plan.folder)
         write_results(plan.folder / TABLE, results)
@@ -129,14 +129,20 @@ def _one(
         shutil.rmtree(own)  # of other settings: its checkpoints are of no use
     own.mkdir(parents=True, exist_ok=True)
     marker.write_text(key, "utf-8")
-    weight = cell.layers * cell.hidden_size**2
-    result = train_cell(config, cell, corpus, own, lambda tokens: bar.advance(tokens * weight))
+    result = train_cell(
+        config, cell, corpus, own, lambda tokens: bar.advance(tokens * _weight(cell))
+    )
     keep_result(folder, cell, key, result)
     return result
 
 
+def _weight(cell: Cell) -> float:
+    """What a token costs in a run, as measured on a CPU, up to a factor."""
+    return cell.layers * cell.hidden_size**2 / 64 + 32
+
+
 class _Clock:
-    """How much work is left, by layers · width² · tokens."""
+    """How much work is left."""
 
     def __init__(self, cells: Sequence[Cell], done: Mapping[Cell, Any]) -> None:
         self.total = float(sum(map(self.work, cells)))
@@ -145,9 +151,9 @@ class _Clock:
         self._done, self._began = 0.0, time.monotonic()
 
     @staticmethod
-    def work(cell: Cell) -> int:
+    def work(cell: Cell) -> float:
         """Of one run."""
-        return cell.layers * cell.hidden_size**2 * cell.tokens
+        return _weight(cell) * cell.tokens
 
     def after(self, cell: Cell) -> str:
         """What is left when a run has ended."""

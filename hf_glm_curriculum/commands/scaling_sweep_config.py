@@ -27,11 +27,11 @@ class ScalingSweepConfig:
     """Families of models, by their transformers names."""
 
     shapes: list[str] = field(
-        default_factory=lambda: ["1x32", "1x48", "2x48", "2x64", "3x80", "4x96"]
+        default_factory=lambda: ["1x16", "1x32", "2x32", "2x48", "2x64", "2x80"]
     )
     """Sizes, as layers x hidden size."""
 
-    tokens: list[int] = field(default_factory=lambda: [125_000, 400_000, 1_250_000])
+    tokens: list[int] = field(default_factory=lambda: [120_000, 360_000, 1_080_000])
     """Sizes of the data, in tokens."""
 
     head_size: int = 16
@@ -40,16 +40,16 @@ class ScalingSweepConfig:
     vocab_size: int = 512
     """Tokens of the byte-level BPE that is fitted to the documents."""
 
-    length: int = 128
+    length: int = 64
     """Tokens of a row."""
 
     batch_size: int = 8
     """Rows of an optimizer step."""
 
-    held_out_rows: int = 192
+    held_out_rows: int = 512
     """Rows the final loss is measured on; none of them is trained on."""
 
-    learning_rate: float = 6e-3
+    learning_rate: float = 4e-3
     """Peak learning rate at a hidden size of 64; others take it times 64 / hidden size."""
 
     warmup: float = 0.05

@@ -122,7 +122,7 @@ def residual_warnings(report: FitReport, runs: Runs) -> list[str]:
             f"{report.next_best:.6g})"
         )
     left = report.largest_left_out
-    if left.get("mean_abs", 0) > 3 * report.residuals["mean_abs"] + 0.01:
+    if left.get("mean_abs", 0) > 2 * report.residuals["mean_abs"] + 0.01:
         found.append(
             f"fitted without the largest runs it misses them by {left['mean_abs']:.1%} (all runs: "
             f"{report.residuals['mean_abs']:.1%}): do not extrapolate far"
