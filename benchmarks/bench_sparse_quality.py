@@ -10,8 +10,9 @@ The mass kept is measured on the dense model's own queries and keys, layer by la
 attention that falls on the blocks an arm sees, beside an oracle that knows the mass of every block.
 
 Arms: window; sink + window; random blocks; content top-k pages (a block's mean key, as MoBA and
-NSA score pages); the second-order form; ours (outliers kept); the graph (position) and both
-(hybrid). All see the first block, their own and the one before, but the window, which has no sink.
+NSA score pages); ours (two outliers a block kept, and nearly all of them: exact); the graph
+(position) and both (hybrid). All see the first block, their own and the window of 64, but the
+arm "window", which has no sink.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ ARMS: dict[str, dict[str, Any]] = {
     "sink + window": PAGES,
     "random": {"selection": "content"},
     "content top-k pages": PAGES,
-    "second order": {**PAGES, "summary_order": 2},
     "ours, content": {"selection": "content"},
+    "ours, exact content": {"selection": "content", "outliers": BLOCK - 2},
     "ours, hybrid": {"selection": "hybrid"},
     "ours, position": {"selection": "position"},
 }
@@ -181,9 +182,12 @@ def _rows(found: dict, length: int) -> list[dict]:
 def _mass_rows(layers: Any, budget: str, keys: int) -> list[dict]:
     oracle = kept_mass(layers, Selector(arm_config("ours, content", keys)), oracle=True)
     rows = []
-    for arm in ("sink + window", "content top-k pages", "second order", "ours, content"):
-        kind = Recent if arm in RECENT else Selector
-        kept = kept_mass(layers, kind(arm_config(arm, keys)))
+    second = {**BASE, **PAGES, "summary_order": 2}
+    arms = {arm: arm_config(arm, keys) for arm in ("sink + window", "content top-k pages")}
+    arms["second order"] = PositionGraphConfig(top_k=keys, **second)
+    arms["ours, content"] = arm_config("ours, content", keys)
+    for arm, config in arms.items():
+        kept = kept_mass(layers, (Recent if arm in RECENT else Selector)(config))
         row = {
             "measure": f"{budget}, {arm}: attention mass kept",
             "value": kept,

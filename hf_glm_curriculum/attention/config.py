@@ -26,9 +26,9 @@ class PositionGraphConfig:
     """Keys a query sees at most, its own block's and those always in among them."""
 
     selection: Literal["position", "content", "hybrid"] = "hybrid"
-    """position: by the graph alone, the same for every layer and head. content: by the estimated
-    attention mass of each block. hybrid: the graph's structural blocks first, the rest by content.
-    """
+    """position: by the graph alone, the same for every layer and head: structural blocks first,
+    the rest by distance. content: by the estimated attention mass of each block. hybrid: structural
+    blocks first, the rest by content."""
 
     query_block: int | None = None
     """Neighbouring queries that share one selection; a divisor of block_size. Without it, the
@@ -41,7 +41,8 @@ class PositionGraphConfig:
     """Blocks at the start of a sequence that every query sees."""
 
     structural_share: float = 0.25
-    """hybrid: at most this share of the selectable blocks goes to the graph's structure."""
+    """position and hybrid: share of the selectable blocks, rounded up, that what structure, turns
+    and edges of your own tie to a query may take before any others."""
 
     per: Literal["kv_head", "layer"] = "kv_head"
     """Whether content chooses for each key-value head or for all heads of a layer at once."""

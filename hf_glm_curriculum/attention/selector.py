@@ -260,7 +260,7 @@ class _OneSequence:
             return numbers
         tiles = choosing[wanted]
         preferred = [self._always(tiles)]
-        if config.selection == "hybrid":
+        if config.selection != "content":
             preferred.append(self._structural(tiles, counts[tiles]))
         if config.selection == "position":
             preferred.append(self._nearest(tiles, most))
@@ -284,7 +284,7 @@ class _OneSequence:
 
     def _structural(self, tiles: np.ndarray, counts: np.ndarray) -> np.ndarray:
         free = np.maximum(counts - (self.config.always - 1), 0)
-        limit = np.floor(free * self.config.structural_share).astype(np.int64)
+        limit = np.ceil(free * self.config.structural_share).astype(np.int64)
         table = self._graph_rows("structural_blocks", tiles, int(limit.max(initial=0)))
         outside = table < self.config.sink_blocks  # those are always in and need no place
         back = -(-self.config.window // self.config.block_size)
