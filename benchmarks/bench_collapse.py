@@ -166,7 +166,7 @@ def main() -> None:
     flags.add_argument("--updates", type=int, default=40)
     args = flags.parse_args()
     torch.set_num_threads(1)
-    seeds = range(args.seed, args.seed + (5 if args.full else 1))
+    seeds = range(args.seed, args.seed + (5 if args.full else 2))
     found: dict[str, list[list[dict[str, float]]]] = {arm: [] for arm in ARMS}
     for seed in seeds:
         for arm in ARMS:
