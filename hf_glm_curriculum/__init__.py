@@ -9,8 +9,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hf_glm_curriculum.attention.callback import PositionGraphCallback as PositionGraphCallback
     from hf_glm_curriculum.attention.chunk_graph import ChunkGraph as ChunkGraph
+    from hf_glm_curriculum.attention.config import PositionGraphConfig as PositionGraphConfig
     from hf_glm_curriculum.attention.graph import PositionGraph as PositionGraph
+    from hf_glm_curriculum.attention.registration import (
+        disable_position_graph as disable_position_graph,
+    )
+    from hf_glm_curriculum.attention.registration import (
+        enable_position_graph as enable_position_graph,
+    )
     from hf_glm_curriculum.data.audit import audit_files as audit_files
     from hf_glm_curriculum.data.audit import audit_records as audit_records
     from hf_glm_curriculum.data.content_id import content_ids as content_ids
@@ -75,6 +83,8 @@ _PUBLIC = {
     "ObjectiveMigrationCallback": "migration.callback",
     "NegativeReinforcement": "rewards.reinforcement",
     "PositionGraph": "attention.graph",
+    "PositionGraphCallback": "attention.callback",
+    "PositionGraphConfig": "attention.config",
     "ProgressiveUnlock": "rewards.unlock",
     "ReferenceJudge": "lifespan.reference_judge",
     "RewardEnsemble": "rewards.ensemble",
@@ -97,6 +107,8 @@ _PUBLIC = {
     "check_loss": "losses.check",
     "combined_reward_function": "rewards.trl_functions",
     "content_ids": "data.content_id",
+    "disable_position_graph": "attention.registration",
+    "enable_position_graph": "attention.registration",
     "fit_scaling_law": "scaling.fit",
     "structured_reward_functions": "rewards.trl_functions",
 }
@@ -117,6 +129,8 @@ __all__ = [
     "NegativeReinforcement",
     "ObjectiveMigrationCallback",
     "PositionGraph",
+    "PositionGraphCallback",
+    "PositionGraphConfig",
     "ProgressiveUnlock",
     "ReferenceJudge",
     "RewardEnsemble",
@@ -139,6 +153,8 @@ __all__ = [
     "check_loss",
     "combined_reward_function",
     "content_ids",
+    "disable_position_graph",
+    "enable_position_graph",
     "fit_scaling_law",
     "structured_reward_functions",
 ]
