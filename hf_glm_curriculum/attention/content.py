@@ -120,27 +120,31 @@ def block_masses(
     place = torch.arange(blocks, device=probes.device)
     for start in range(0, tiles, step):
         part = slice(start, start + step)
-        scores = _log_masses(probes[:, :, part].float() * scaling, summaries)
+        logs = _log_parts(probes[:, :, part].float() * scaling, summaries)
         hidden = place >= before[part, None]
-        scores = scores.masked_fill(hidden[:, None], -torch.inf)
-        share = torch.softmax(scores, dim=-1).nan_to_num(0.0) * weights[part, :, None]
+        logs = logs.masked_fill(hidden[:, None, :, None], -torch.inf)
+        share = torch.softmax(logs.flatten(-2), dim=-1).view(logs.shape).sum(-1)
+        share = share.nan_to_num(0.0) * weights[part, :, None]
         total = weights[part].sum(-1).clamp(min=1.0) * group
         masses[:, part] = share.sum(dim=(1, 3)) / total[:, None]
     return masses
 
 
-def _log_masses(probes: Tensor, summaries: BlockSummaries) -> Tensor:
-    """Logarithms of the masses of all blocks, [K, g, T, P, W], from scaled probes."""
+def _log_parts(probes: Tensor, summaries: BlockSummaries) -> Tensor:
+    """Logarithms of the masses of outliers and of the rest, [K, g, T, P, W, r + 1].
+
+    Args:
+        probes: [K, g, T, P, d], scaled.
+        summaries: of W blocks.
+    """
     heads, group, tiles, count, size = probes.shape
     flat = probes.reshape(heads, -1, size)
     exact = summaries.exact
     scores = (flat @ exact.flatten(1, 2).transpose(1, 2)).unflatten(2, exact.shape[1:3])
-    middle = scores[..., -1] + math.log(summaries.rest)
+    scores[..., -1] += math.log(summaries.rest)
     if summaries.variance is not None:
-        middle = middle + 0.5 * (flat.square() @ summaries.variance.transpose(1, 2))
-    for outlier in range(exact.shape[2] - 1):
-        middle = torch.logaddexp(middle, scores[..., outlier])
-    return middle.view(heads, group, tiles, count, -1)
+        scores[..., -1] += 0.5 * (flat.square() @ summaries.variance.transpose(1, 2))
+    return scores.view(heads, group, tiles, count, *exact.shape[1:3])
 
 
 def spread(masses: Tensor, before: Tensor) -> Tensor:
