@@ -27,7 +27,7 @@ class ScalingSweepConfig:
     """Families of models, by their transformers names."""
 
     shapes: list[str] = field(
-        default_factory=lambda: ["1x16", "1x32", "2x32", "2x48", "2x64", "2x80"]
+        default_factory=lambda: ["1x16", "1x32", "1x48", "1x64", "1x96", "1x128"]
     )
     """Sizes, as layers x hidden size."""
 
@@ -43,16 +43,16 @@ class ScalingSweepConfig:
     length: int = 64
     """Tokens of a row."""
 
-    batch_size: int = 8
+    batch_size: int = 4
     """Rows of an optimizer step."""
 
     held_out_rows: int = 512
     """Rows the final loss is measured on; none of them is trained on."""
 
-    learning_rate: float = 4e-3
+    learning_rate: float = 5e-3
     """Peak learning rate at a hidden size of 64; others take it times 64 / hidden size."""
 
-    warmup: float = 0.05
+    warmup: float = 0.1
     """Share of a run's steps in which the learning rate rises; it falls by a cosine after."""
 
     weight_decay: float = 0.1

@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from hf_glm_curriculum.scaling.runs import Flag
 
 _MOST_FLAGS = 12
+_LABELS = {
+    "pretrain_tokens": "pre-training tokens",
+    "sft_rows": "SFT rows",
+    "preference_pairs": "preference pairs",
+    "ppo_episodes": "PPO episodes",
+}
 
 
 def figure(value: float) -> str:
@@ -81,35 +87,36 @@ def _show_flags(flags: Sequence[Flag], lines: Sequence[int] | None) -> None:
 
 
 def show_plan(made: Plan, device: Any = None) -> None:
-    """Stages with what they buy and cost."""
-    columns = ["stage", "what", "how many", "95 % interval", "FLOPs", "share"]
-    if device is not None:
-        columns += ["hours", device.currency or "money"]
-    rows = [row for stage in made.stages for row in _stage_rows(stage, device is not None)]
+    """Stages with what they buy, what they cost, and what the law says of it all."""
     size = made.parameters
-    first: list[Any] = ["model", "parameters", figure(size.value), _span(size), None, None]
-    rows.insert(0, first + [None, None] * (device is not None))
+    rows: list[list[Any]] = [["parameters", figure(size.value), _span(size), None, None]]
+    rows += [row for stage in made.stages for row in _stage_rows(stage)]
+    columns = ("what", "how many", "95 % interval", "FLOPs", "share")
+    show_table(f"{made.flops:.3g} FLOPs", columns, rows, right=(1, 2, 3, 4))
     if device is not None:
-        total = ["all", None, None, None, f"{made.flops:.3g}", None]
-        rows.append([*total, f"{made.hours:,.1f}", f"{made.money:,.2f}"])
-    show_table(f"{made.flops:.3g} FLOPs", columns, rows, right=range(2, len(columns)))
+        _show_costs(made, device)
     result = made.result
     say(f"{made.metric}: {figure(result.value)} ({_span(result) or 'no interval'})")
     for words in made.notes:
         say(f"note: {words}")
 
 
-def _stage_rows(stage: Any, costs: bool) -> list[list[Any]]:
+def _stage_rows(stage: Any) -> list[list[Any]]:
     rows = []
     for place, (unit, count) in enumerate(stage.units.items()):
-        first = place == 0
-        flops = f"{sum(stage.flops.values()):.3g}" if first else None
-        row = [stage.stage if first else "", unit.replace("_", " "), figure(count.value)]
-        row += [_span(count), flops, f"{stage.share:.1%}" if first else None]
-        if costs:
-            row += [f"{stage.hours:,.1f}", f"{stage.money:,.2f}"] if first else [None, None]
-        rows.append(row)
+        row: list[Any] = [_LABELS[unit], figure(count.value), _span(count)]
+        flops = sum(stage.flops.values())
+        rows.append([*row, f"{flops:.3g}", f"{stage.share:.1%}"] if not place else [*row, "", ""])
     return rows
+
+
+def _show_costs(made: Plan, device: Any) -> None:
+    """Hours and money by stage."""
+    rows = [(one.stage, f"{one.hours:,.1f}", f"{one.money:,.2f}") for one in made.stages]
+    if len(rows) > 1:
+        rows.append(("all", f"{made.hours:,.1f}", f"{made.money:,.2f}"))
+    columns = ("stage", f"{device.name} hours", device.currency or "money")
+    show_table("", columns, rows, right=(1, 2))
 
 
 def _span(one: Estimate) -> str | None:
@@ -130,23 +137,21 @@ def show_parts(made: Plan) -> None:
 
 
 def show_sizes(choices: Sequence[SizeChoice], metric: str) -> None:
-    """A comparison of sizes at equal compute."""
-    units = list(choices[0].units)
-    stages = list(choices[0].shares)
-    columns = ["parameters", metric, "95 % interval", "best in", *stages]
-    columns += [unit.replace("_", " ") for unit in units]
+    """A comparison of sizes at equal compute, a column a size."""
     rows = [
-        [
-            figure(one.parameters),
-            figure(one.result.value),
-            _span(one.result),
-            f"{one.best:.0%}",
-            *(f"{one.shares[stage]:.1%}" for stage in stages),
-            *(figure(one.units[unit]) for unit in units),
-        ]
-        for one in choices
+        [metric, *(figure(one.result.value) for one in choices)],
+        ["95 % interval", *(_span(one.result) for one in choices)],
+        ["best in", *(f"{one.best:.0%}" for one in choices)],
     ]
-    show_table("At equal compute", columns, rows, right=range(len(columns)))
+    rows += [
+        [f"share of {stage}", *(f"{one.shares[stage]:.1%}" for one in choices)]
+        for stage in choices[0].shares
+    ]
+    rows += [
+        [_LABELS[unit], *(figure(one.units[unit]) for one in choices)] for unit in choices[0].units
+    ]
+    columns = ["parameters", *(figure(one.parameters) for one in choices)]
+    show_table("At equal compute", columns, rows, right=range(1, len(columns)))
 
 
 def show_more(law: PostTrainingLaw, at: dict[str, float], change: float) -> None:

@@ -12,12 +12,13 @@ from hf_glm_curriculum.scaling.evidence import FitReport
 from hf_glm_curriculum.scaling.identification import check_runs
 from hf_glm_curriculum.scaling.runs import Runs
 from hf_glm_curriculum.scaling.solver import Solution, solve
+from hf_glm_curriculum.scaling.uncertainty import interval
 
 Array = NDArray[np.float64]
 
 _FACTORS = (10.0, 5.0, 3.0, 2.0)
 _TREND = 0.5
-_SEVERAL_MINIMA = 0.5
+_SEVERAL_MINIMA, _WIDE = 0.5, 3.0
 
 
 def residual_summary(runs: Runs, residuals: Array) -> dict[str, float]:
@@ -127,4 +128,22 @@ def residual_warnings(report: FitReport, runs: Runs) -> list[str]:
             f"fitted without the largest runs it misses them by {left['mean_abs']:.1%} (all runs: "
             f"{report.residuals['mean_abs']:.1%}): do not extrapolate far"
         )
+    return found
+
+
+def exponent_warnings(form: Any, draws: Array) -> list[str]:
+    """Exponents that the runs hardly determine.
+
+    Args:
+        form: The form.
+        draws: [K, P] internal parameters.
+    """
+    found = []
+    for place, name in zip(form.exponents(), form.inputs, strict=False):
+        low, high = interval(draws[:, place])
+        if high > _WIDE * low:
+            found.append(
+                f"the exponent of {name} is hardly determined ({low:.2g} … {high:.2g}): what the "
+                f"law says beyond these runs is a guess; add runs over a wider range of {name}"
+            )
     return found

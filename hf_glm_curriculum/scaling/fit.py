@@ -11,7 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hf_glm_curriculum.errors import ConfigError, DataError
-from hf_glm_curriculum.scaling.checks import largest_left_out, residual_summary, residual_warnings
+from hf_glm_curriculum.scaling.checks import (
+    exponent_warnings,
+    largest_left_out,
+    residual_summary,
+    residual_warnings,
+)
 from hf_glm_curriculum.scaling.conventions import Conventions
 from hf_glm_curriculum.scaling.evidence import Evidence, FitReport
 from hf_glm_curriculum.scaling.forms import Form, form_named
@@ -137,7 +142,11 @@ def fit_form(
     runs.flags = sorted(
         [*runs.flags, *outlier_flags(runs, residuals, runs.flags)], key=lambda flag: flag.row
     )
-    report.warnings = [*warnings, *residual_warnings(report, runs)]
+    report.warnings = [
+        *warnings,
+        *exponent_warnings(form, draws),
+        *residual_warnings(report, runs),
+    ]
     theta = form.shift(solution.theta[None], centre)[0]
     draws = form.shift(draws, centre)
     report.seconds = time.perf_counter() - began

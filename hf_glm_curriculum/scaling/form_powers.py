@@ -48,7 +48,8 @@ class Chinchilla(PowerSum):
 
     def natural(self, theta: Array) -> Array:
         """Exponentials of the scales."""
-        return np.concatenate([np.exp(theta[:, :3]), theta[:, 3:]], 1)
+        with np.errstate(over="ignore"):
+            return np.concatenate([np.exp(theta[:, :3]), theta[:, 3:]], 1)
 
     def internal(self, natural: Array) -> Array:
         """Logarithms of the scales."""

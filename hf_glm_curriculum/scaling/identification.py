@@ -8,13 +8,14 @@ from numpy.typing import NDArray
 from hf_glm_curriculum.errors import DataError
 from hf_glm_curriculum.scaling.forms import Form
 from hf_glm_curriculum.scaling.runs import Runs
+from hf_glm_curriculum.scaling.uncertainty import STEEP
 
 Array = NDArray[np.float64]
 
 _SAME, _LEAST_SPAN, _LEAST_VALUES = 0.02, 1.5, 3
 _COLLINEAR = 0.05
 _SINGULAR = 1e-6
-_FLAT, _STEEP = 1e-3, 6.0
+_FLAT = 1e-3
 _NO_FLOOR = 1e-4
 
 
@@ -104,7 +105,7 @@ def check_fit(
                 f"{theta[place]:.2g}), so no power law describes it; look for diverged or "
                 f"unfinished runs, or add runs over a wider range of {name}"
             )
-        if theta[place] > _STEEP:
+        if theta[place] > STEEP:
             raise DataError(
                 f"under-identified: the exponent of {name} runs away ({theta[place]:.3g}): beyond "
                 f"the smallest {name} the loss does not fall with it; add runs over more of "

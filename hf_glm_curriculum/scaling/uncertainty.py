@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 LEVEL = 0.95
+STEEP = 6.0
+"""An exponent beyond this is no power law: only the smallest runs differ."""
+
 _GAUSSIAN_DRAWS = 400
 
 
@@ -46,9 +49,10 @@ def gaussian_draws(theta: Array, covariance: Array, seed: int) -> Array:
 
 
 def usable(draws: Array, exponents: list[int]) -> Array:
-    """The draws that are finite and in which the loss falls with every input."""
+    """The draws that are finite and in which the loss falls with every input as a power."""
+    slopes = draws[:, exponents]
     with np.errstate(all="ignore"):
-        good = np.isfinite(draws).all(1) & (draws[:, exponents] > 0).all(1)
+        good = np.isfinite(draws).all(1) & (slopes > 0).all(1) & (slopes < STEEP).all(1)
     return draws[good]
 
 
