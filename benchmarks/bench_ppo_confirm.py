@@ -4,7 +4,7 @@ The embedded model first learns to answer, as every policy has before PPO: 40 st
 the text of ``collapse`` (sums up to 99 + 9 answered in sentences of several lengths, 40 % of them
 right, 12 % refusals, 3 % nothing). As it comes it does not know where an answer ends: of its
 answers to such sums most were cut off at 24 tokens, and a penalty for cut answers then is one for
-long ones. Then five updates with LoRA, 16 sums each, answers of up to 24 tokens, two epochs.
+long ones. Then five updates with LoRA, 32 sums each, answers of up to 24 tokens, two epochs.
 Collapse: the reward of ``collapse`` summed naively, and with the trainer's defaults. Gating: the
 noisy factual head of ``gating`` with the gate at 0.85 and without. Everything is read off answers
 sampled to sums held out of both, before the first update and after the fifth. No target: it says
@@ -38,8 +38,8 @@ from hf_glm_curriculum.rewards.gate import RewardGate
 from hf_glm_curriculum.text.words import word_count
 
 ARMS = ("naive sum", "defaults", "no gate", "gate")
-UPDATES, ROWS, RESPONSE = 5, 16, 24
-HELD_OUT_ROWS = 64
+UPDATES, ROWS, RESPONSE = 5, 32, 24
+HELD_OUT_ROWS = 96
 LEARN_STEPS, LEARN_RATE = 40, 1e-4
 KEYS = ("length", "answered", "accuracy")
 
