@@ -22,7 +22,7 @@ from hf_glm_curriculum.lifespan.review import ReviewStore
 from hf_glm_curriculum.optional import available
 from tests.conftest import REPOSITORY
 from tests.lifespan.pools import pairs, pool_line, read_jsonl, write_jsonl, write_pool
-from tests.processes import start_python
+from tests.processes import run_python, start_python
 
 pytestmark = pytest.mark.slow
 
@@ -320,10 +320,7 @@ def test_after_a_crash_every_acknowledged_decision_is_there(run, server, browser
 
 
 def test_a_port_that_is_taken_is_one_line(run, server):
-    command = [sys.executable, "-m", "hf_glm_curriculum.commands.main", "review", str(run)]
-    command += ["--port", str(server.port), "--no-browser"]
-    result = subprocess.run(
-        command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert result.returncode == 2 and "choose another port" in result.stderr
-    assert "Traceback" not in result.stderr
+    log = run / "second.log"
+    assert run_python(log, COMMAND, "review", run, "--port", server.port, "--no-browser") == 2
+    said = log.read_text("utf-8")
+    assert "choose another port" in said and "Traceback" not in said
