@@ -134,5 +134,5 @@ def write_results(path: str | os.PathLike[str], results: Iterable[Mapping[str, A
     writer = csv.DictWriter(buffer, COLUMNS, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     for result in results:
-        writer.writerow({k: "" if v is None else v for k, v in result.items()})
+        writer.writerow({k: "" if v is None or v != v else v for k, v in result.items()})
     atomic_write_text(path, buffer.getvalue())

@@ -6,6 +6,11 @@ import numpy as np
 import pytest
 
 from hf_glm_curriculum import ScalingLaw
+from hf_glm_curriculum.commands.scaling_config import ScalingFitConfig, ScalingPlanConfig
+from hf_glm_curriculum.commands.scaling_sweep_config import ScalingSweepConfig
+from hf_glm_curriculum.config import load_config
+from hf_glm_curriculum.scaling.money import load_device
+from tests.conftest import REPOSITORY
 from tests.scaling.laws import runs_of
 
 
@@ -175,3 +180,19 @@ def test_help_names_the_actions_and_their_settings(cli):
     assert all(name in cli("scaling", "--help")[1] for name in ("fit", "plan", "sweep", "plot"))
     assert "--leave-out-highest" in cli("scaling", "fit", "--help")[1]
     assert cli("scaling")[0] == 2
+
+
+CONFIGS = {"fit": ScalingFitConfig, "post": ScalingFitConfig, "plan": ScalingPlanConfig}
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "configs" / "scaling").glob("*.yaml")))
+def test_shipped_configs_load_and_say_their_command(path):
+    first = path.read_text("utf-8").splitlines()[0]
+    assert (
+        first.startswith("# hf-glm-curriculum scaling ") and f"configs/scaling/{path.name}" in first
+    )
+    if path.stem == "hardware":
+        assert load_device("mine", path).currency == "EUR"
+        return
+    more = {"flops": 1e21} if path.stem == "plan" else {}
+    load_config(CONFIGS.get(path.stem, ScalingSweepConfig), path, more)
