@@ -12,10 +12,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from common import parser, record
 
-from hf_glm_curriculum import ScalingLaw
+from hf_glm_curriculum import ScalingLaw, fit_scaling_law
 from hf_glm_curriculum.commands.main import main as command_line
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -47,7 +48,7 @@ def rows_of(law: ScalingLaw, runs: list[dict[str, str]]) -> list[dict[str, Any]]
         value = law.compute_exponent if name == "a" else law.parameters[name]
         rows.append(
             {
-                "measure": "β/(α+β)" if name == "a" else name,
+                "measure": "a of N_opt ∝ C^a" if name == "a" else name,
                 "value": float(value or 0),
                 "note": f"95 %: {low:.3g} … {high:.3g}",
             }
@@ -71,6 +72,24 @@ def rows_of(law: ScalingLaw, runs: list[dict[str, str]]) -> list[dict[str, Any]]
     return rows
 
 
+def forms_of(runs: list[dict[str, str]]) -> list[dict[str, Any]]:
+    """The forms beside each other: fit, and prediction of the largest runs."""
+    columns = [np.array([float(run[name] or "nan") for run in runs]) for name in ("N", "D", "loss")]
+    rows = []
+    for form in ("kaplan", "chinchilla", "two_power"):
+        law = fit_scaling_law(*columns, form)
+        left = law.report.largest_left_out
+        rows.append(
+            {
+                "measure": f"{form}: error of the largest runs, left out",
+                "value": f"{left['mean_abs']:.2%}" if "mean_abs" in left else "–",
+                "note": f"objective {law.objective:.6f}, mean error of the fit "
+                f"{law.report.residuals['mean_abs']:.2%}; {len(law.report.warnings)} warnings",
+            }
+        )
+    return rows
+
+
 def main() -> None:
     """Sweep and record."""
     flags = parser(__doc__)
@@ -87,7 +106,12 @@ def main() -> None:
         shutil.copyfile(FOLDER / f"{name}.png", target)
     runs = list(csv.DictReader((FOLDER / "runs.csv").read_text("utf-8").splitlines()))
     law = ScalingLaw.load(FOLDER / "law.json")
-    record("scaling_sweep", rows_of(law, runs), args.seed, text="Python's standard library")
+    record(
+        "scaling_sweep",
+        [*rows_of(law, runs), *forms_of(runs)],
+        args.seed,
+        text="Python's standard library",
+    )
 
 
 if __name__ == "__main__":

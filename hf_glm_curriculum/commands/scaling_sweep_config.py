@@ -61,8 +61,9 @@ class ScalingSweepConfig:
     parameters: Literal["total", "matmul", "non_embedding"] = "matmul"
     """How N counts; matmul is what 6·N·D counts."""
 
-    form: FormName = "chinchilla"
-    """Functional form of the law."""
+    form: FormName = "kaplan"
+    """Functional form; in runs this small, size matters more the more data there are, which sums of
+    two powers cannot say."""
 
     bootstraps: int = 200
     """Resamples of the runs behind the intervals."""

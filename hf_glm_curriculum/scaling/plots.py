@@ -104,7 +104,10 @@ def isoflop_png(law: ScalingLaw, path: Path, budgets: Sequence[float] | None = N
         colour = _colour(place / max(1, len(budgets) - 1))
         best = law.optimal(budget, _unique(law))
         floors.append(best)
-        sizes = best.N * np.geomspace(1 / 12, 12, _POINTS)
+        # Not far beyond sizes that were run: bands of a poor law would hide the valleys.
+        low_n = max(best.N / 12, min(best.N, float(n.min())) / 2)
+        high_n = min(best.N * 12, max(best.N, float(n.max())) * 2)
+        sizes = np.geomspace(low_n, high_n, _POINTS)
         tokens = law.conventions.tokens(budget, sizes)
         low, high = law.predict_interval(sizes, tokens, _unique(law))
         axes.fill_between(sizes, low, high, color=colour, alpha=0.18, lw=0)

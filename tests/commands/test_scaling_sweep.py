@@ -43,6 +43,7 @@ def settings(tmp_path, folder="sweep", **changes):
         "batch_size": 4,
         "held_out_rows": 8,
         "vocab_size": 300,
+        "form": "chinchilla",
         "bootstraps": 0,
         "saves": 1,
         **changes,
