@@ -56,7 +56,7 @@ class PositionGraphConfig:
     outliers: int = 2
     """Keys of a block, those farthest from its mean, that its mass is estimated from exactly."""
 
-    probe: int = 16
+    probe: int = 4
     """Latest queries before a query block that choose its keys by content."""
 
     backend: Literal["auto", "reference", "gather", "flex", "flash"] = "auto"

@@ -40,7 +40,7 @@ def varlen_attention(
             length = int(key_ends[place + 1] - key_ends[place])
             pages = block_table[place].long()
             keys, values = (x[pages].flatten(0, 1)[:length] for x in (k, v))
-        group = q.shape[1] // k.shape[1]
+        group = q.shape[1] // k.shape[-2]
         keys, values = (x.repeat_interleave(group, 1) for x in (keys, values))
         scores = torch.einsum("qhd,khd->hqk", asked, keys) * softmax_scale
         future = torch.ones(scores.shape[1:]).triu(1 + scores.shape[2] - scores.shape[1])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from functools import cache
 
+import torch
+
 from hf_glm_curriculum.attention.backends.base import Backend, Call
 from hf_glm_curriculum.attention.backends.flash import FlashBackend
 from hf_glm_curriculum.attention.backends.flex import FlexBackend
@@ -35,6 +37,8 @@ def choose_backend(name: str, call: Call) -> Backend:
     Raises:
         IncompatibleError: if none can.
     """
+    if call.dtype == torch.float64 and name != "reference":
+        raise IncompatibleError(f"backend: {name} does not compute in float64; {_way_out(call)}")
     if name == "auto":
         return _first_that_serves(("flash", "gather"), call)
     reason = BACKENDS[name].supports(call)
