@@ -114,9 +114,8 @@ class ScalingLaw(KnownLaw):
         if len(self._form.inputs) > 2:
             columns.append(np.full(len(theta), 700.0 if log_u is None else log_u))
         points = np.stack(columns, -1)
-        pairs = zip(theta, points, strict=True)
-        loss = [self._form.log_loss(one[None], point[None])[0][0, 0] for one, point in pairs]
-        return np.exp(np.stack([log_n, budget - log_n, np.array(loss)], 1))
+        loss = self._form.own_log_loss(theta, points)
+        return np.exp(np.stack([log_n, budget - log_n, loss], 1))
 
     def compute_for(self, loss: float, unique: float | None = None) -> float:
         """FLOPs of the cheapest model that reaches a loss; inf: none does."""

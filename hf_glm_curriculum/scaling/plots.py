@@ -140,7 +140,7 @@ def frontier_png(
     """
     n, d, loss = _runs(law)
     flops = law.conventions.flops(n, d)
-    budgets = np.geomspace(flops.min(), 100 * flops.max(), 60)
+    budgets = np.geomspace(flops.min(), 100 * flops.max(), 40)
     best = np.array([law.optimal(c, _unique(law)) for c in budgets])
     spread = [law.optimal_interval(c, _unique(law)) for c in budgets]
     figure = new_figure(10.0, 4.6)
