@@ -165,14 +165,16 @@ def _rows(found: dict, length: int) -> list[dict]:
                 f"{known(found[arm, budget]['answers'], 'fact')[0]:.2f}, clauses "
                 f"{known(found[arm, budget]['answers'], 'clause')[0]:.2f}",
             }
-            if arm == "ours, hybrid":
-                top = max(probability[a] for a in ours) >= max(probability.values())
-                low = min(gap[a] for a in ours) <= min(gap.values())
-                row |= {"target": "an arm of ours is best in both", "met": top and low}
+            if arm in ours:
+                best_in = (
+                    probability[arm] >= max(probability.values()),
+                    gap[arm] <= min(gap.values()),
+                )
+                row |= {"target": "one of ours best in both", "met": all(best_in)}
                 if budget == "25 %":
                     row |= {
-                        "target": "best in both; ≥ 0.95 of dense",
-                        "met": top and low and probability[arm] >= 0.95 * best,
+                        "target": "one of ours best in both; ≥ 0.95 of dense",
+                        "met": all(best_in) and probability[arm] >= 0.95 * best,
                         "claim": "+27 %, +33 % retrieval",
                     }
             rows.append(row)

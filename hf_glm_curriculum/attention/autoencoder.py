@@ -219,7 +219,7 @@ def fitted_on_example(config: PositionGraphConfig) -> GraphAutoencoder:
         MissingDependencyError: torch-geometric is not installed.
     """
     require("torch_geometric.nn", "gae")
-    window = -(-config.window // config.block_size)
+    window = config.window_blocks
     return _fitted_on_example(window, config.hops, config.seed)
 
 

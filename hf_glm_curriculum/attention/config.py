@@ -130,7 +130,27 @@ class PositionGraphConfig:
     @property
     def always(self) -> int:
         """Blocks every query sees: the sink, the window behind it, its own."""
-        return self.sink_blocks + -(-self.window // self.block_size) + 1
+        return self.sink_blocks + self.window_blocks + 1
+
+    @property
+    def window_blocks(self) -> int:
+        """Blocks that the window reaches back over."""
+        return -(-self.window // self.block_size)
+
+    @property
+    def reads_content(self) -> bool:
+        """Whether queries and keys are read to select."""
+        return self.selection != "position" or self.dynamic_budget
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether token ids are read to select."""
+        return self.selection != "content" or bool(self.rules)
+
+    @property
+    def smallest_budget(self) -> int:
+        """Blocks in the least budget a tile may get; tiles with fewer before them see them all."""
+        return self.blocks(self.budgets[0] if self.dynamic_budget else self.top_k)
 
     def blocks(self, keys: int) -> int:
         """Blocks in a budget of so many keys."""

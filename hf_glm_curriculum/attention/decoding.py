@@ -55,7 +55,7 @@ def keep_state(cache: Any, state: SequenceState) -> None:
     setattr(cache, STATE, state)
 
 
-def most_slots(cache: Any, wanted: int) -> None:
+def check_room(cache: Any, wanted: int) -> None:
     """Check that a cache of fixed size can hold so many tokens.
 
     Raises:

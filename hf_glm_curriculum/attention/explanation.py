@@ -85,7 +85,7 @@ def _kept(graph: PositionGraph, query: int) -> Iterator[tuple[int, str, str]]:
     """(block, by, reason) of the blocks kept, within the budget."""
     config = graph.config
     budget = config.blocks(config.top_k)
-    window = -(-config.window // config.block_size)
+    window = config.window_blocks
     seen: set[int] = set()
     structure = graph.structural_blocks(query, query + 1, 64)[0]
     nearest = graph.nearest_blocks(query, query + 1, budget)[0]

@@ -71,7 +71,7 @@ class PositionGraph:
         self._edges = GrowingArray(np.int64, (4,))
         self._outline = Outline()
         self._encoder = make_encoder(self.config)
-        window = -(-self.config.window // self.config.block_size)
+        window = self.config.window_blocks
         self._around = Neighbourhoods(window, self.config.hops)
         self._links = BlockLinks(window)
         self._user: dict[int, list[Edge]] = {}

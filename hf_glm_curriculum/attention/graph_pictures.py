@@ -98,7 +98,7 @@ def _draw_arcs(axes: Any, graph: PositionGraph, pairs: dict[str, np.ndarray]) ->
 
 def _draw_matrix(axes: Any, graph: PositionGraph, pairs: dict[str, np.ndarray]) -> None:
     blocks = graph.n_blocks
-    window = -(-graph.config.window // graph.config.block_size)
+    window = graph.config.window_blocks
     line = np.array([0, blocks])
     axes.fill_betweenx(line, line - window, line, color="#c9ccd1", linewidth=0, label="window")
     size = float(np.clip(20000 / max(blocks, 1) ** 1.3, 1.0, 30.0))

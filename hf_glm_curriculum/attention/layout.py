@@ -19,25 +19,16 @@ from hf_glm_curriculum.errors import DataError
 
 
 @dataclass(frozen=True)
-class Sequences:
-    """Which sequence each key slot of a batch belongs to.
+class Sequence:
+    """One sample of a batch: where its tokens lie.
 
     Attributes:
-        index: int64 [B, N], number of the slot's sequence, -1 where there is padding.
-        position: int64 [B, N], place of the slot's token in its sequence, -1 on padding.
-        count: S.
+        row: of the batch.
+        columns: int64, ascending: the key slot of each of its tokens within the row.
     """
 
-    index: np.ndarray
-    position: np.ndarray
-    count: int
-
-    @staticmethod
-    def whole(rows: int, length: int) -> Sequences:
-        """One sequence a row, without padding."""
-        index = np.repeat(np.arange(rows, dtype=np.int64)[:, None], length, axis=1)
-        position = np.repeat(np.arange(length, dtype=np.int64)[None], rows, axis=0)
-        return Sequences(index, position, rows)
+    row: int
+    columns: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -95,20 +86,22 @@ class BlockLayout:
         """int64 [T]: each tile's own block in the list of blocks."""
         return self.first_block[self.tile_sequence] + self.own_number
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether every row is one sequence that fills all its slots, and all are asked."""
-        full = self.queries == self.keys and len(self.lengths) == self.rows
-        return bool(full and (self.lengths == self.keys).all())
-
 
 def block_layout(
-    sequences: Sequences, queries: int, block_size: int, tile: int, keys: int | None = None
+    sequences: list[Sequence],
+    rows: int,
+    seen: int,
+    queries: int,
+    block_size: int,
+    tile: int,
+    keys: int | None = None,
 ) -> BlockLayout:
     """Cut a batch into blocks and tiles.
 
     Args:
-        sequences: of all key slots seen so far, those of the queries among them.
+        sequences: those that queries belong to.
+        rows: B.
+        seen: slots of a row that hold tokens or padding so far.
         queries: Q; the queries are the last Q of the slots seen.
         block_size: b.
         tile: queries that share a selection; divides b.
@@ -117,7 +110,6 @@ def block_layout(
     Raises:
         DataError: if there are more queries than slots, or more slots seen than there are keys.
     """
-    rows, seen = sequences.index.shape
     room = seen if keys is None else keys
     if queries > seen or seen > room:
         raise DataError(
@@ -125,52 +117,50 @@ def block_layout(
             f"those at most the {room} slots of the keys; the cache is too short for the text, or "
             "the attention_mask does not belong to it."
         )
-    lengths = np.bincount(sequences.index[sequences.index >= 0], minlength=sequences.count)
-    counts = -(-lengths // block_size)
-    first_block = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    tile_of = _tiles(sequences, queries, tile)
+    lengths = np.array([len(one.columns) for one in sequences], dtype=np.int64)
+    first_block = np.concatenate([[0], np.cumsum(-(-lengths // block_size))]).astype(np.int64)
+    key_slots = np.full(int(first_block[-1]) * block_size, -1, dtype=np.int64)
+    for one, first in zip(sequences, first_block, strict=False):
+        start = int(first) * block_size
+        key_slots[start : start + len(one.columns)] = one.row * room + one.columns
     return BlockLayout(
         block_size,
         rows,
         room,
         queries,
-        lengths.astype(np.int64),
+        lengths,
         first_block,
-        _key_slots(sequences, first_block, block_size, room),
-        *tile_of,
+        key_slots.reshape(-1, block_size),
+        *_tiles(sequences, seen, queries, tile),
     )
 
 
-def _key_slots(
-    sequences: Sequences, first_block: np.ndarray, block_size: int, keys: int
-) -> np.ndarray:
-    """Return the flat slot of each key of each block, int64 [M, b]."""
-    row, column = np.nonzero(sequences.index >= 0)
-    sequence = sequences.index[row, column]
-    position = sequences.position[row, column]
-    slots = np.full(int(first_block[-1]) * block_size, -1, dtype=np.int64)
-    slots[first_block[sequence] * block_size + position] = row * keys + column
-    return slots.reshape(-1, block_size)
-
-
 def _tiles(
-    sequences: Sequences, queries: int, tile: int
+    sequences: list[Sequence], seen: int, queries: int, tile: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return sequence, first position, length [T] and query slots [T, t] of the tiles."""
-    seen = sequences.index.shape[1]
-    row, column = np.nonzero(sequences.index[:, seen - queries :] >= 0)
-    sequence = sequences.index[row, seen - queries + column]
-    position = sequences.position[row, seen - queries + column]
-    order = np.lexsort((position, sequence))
-    row, column = row[order], column[order]
-    sequence, position = sequence[order], position[order]
-    cell = position // tile
-    new = np.ones(len(cell), dtype=bool)
-    new[1:] = (cell[1:] != cell[:-1]) | (sequence[1:] != sequence[:-1])
-    first = np.flatnonzero(new)
-    length = np.diff(np.append(first, len(cell)))
-    width = int(length.max()) if len(length) else 1
-    slots = np.full((len(first), width), -1, dtype=np.int64)
-    number = np.cumsum(new) - 1
-    slots[number, np.arange(len(cell)) - first[number]] = row * queries + column
-    return sequence[first], position[first], length.astype(np.int64), slots
+    parts = [_own_tiles(one, seen - queries, tile) for one in sequences]
+    sequence = np.repeat(np.arange(len(parts)), [len(starts) for starts, _ in parts])
+    none = np.zeros(0, dtype=np.int64)
+    position = np.concatenate([none, *(starts for starts, _ in parts)])
+    length = np.concatenate([none, *(ends - starts for starts, ends in parts)])
+    column = np.arange(int(length.max(initial=1)))[None]
+    slots = np.full((len(sequence), column.shape[1]), -1, dtype=np.int64)
+    real = column < length[:, None]
+    asked = [
+        one.row * queries + one.columns[starts[0] :] - (seen - queries)
+        for one, (starts, _) in zip(sequences, parts, strict=True)
+        if len(starts)
+    ]
+    slots[real] = np.concatenate([none, *asked])
+    return sequence, position, length, slots
+
+
+def _own_tiles(one: Sequence, first_column: int, tile: int) -> tuple[np.ndarray, np.ndarray]:
+    """First position and the one past the last of a sequence's tiles with queries in them."""
+    first = int(np.searchsorted(one.columns, first_column))
+    last = len(one.columns)
+    if first == last:
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    cells = np.arange(first // tile, (last - 1) // tile + 1, dtype=np.int64)
+    return np.maximum(cells * tile, first), np.minimum((cells + 1) * tile, last)

@@ -43,7 +43,7 @@ class ForwardPlan:
     keep: bool
     shift: KeyShift | None = None
     facts: dict[int, SelectionFacts] = field(default_factory=dict)
-    _layouts: dict[int, tuple[BlockLayout, np.ndarray]] = field(default_factory=dict)
+    _layouts: dict[int, tuple[BlockLayout, list[int]]] = field(default_factory=dict)
     _selections: dict[int, BlockSelection] = field(default_factory=dict)
     served: dict[str, int] = field(default_factory=dict)
 
@@ -52,12 +52,20 @@ class ForwardPlan:
         """The settings."""
         return self.selector.config
 
-    def layout(self, keys: int) -> tuple[BlockLayout, np.ndarray]:
+    def layout(self, keys: int) -> tuple[BlockLayout, list[int]]:
         """The layout for keys of so many slots, and its sequences' numbers in the state."""
         if keys not in self._layouts:
             sequences, known = self.state.sequences(self.queries)
-            config = self.config
-            layout = block_layout(sequences, self.queries, config.block_size, config.tile, keys)
+            state, config = self.state, self.config
+            layout = block_layout(
+                sequences,
+                state.rows,
+                state.seen,
+                self.queries,
+                config.block_size,
+                config.tile,
+                keys,
+            )
             self._layouts[keys] = (layout, known)
         return self._layouts[keys]
 
@@ -109,13 +117,13 @@ class ForwardPlan:
         }
         if choosing:
             found["keys"] = float(np.mean([fact.budget for fact in choosing]))
-            if self.selector.reads_content:
-                found["entropy"] = float(np.mean([fact.entropy for fact in choosing]))
+            if self.config.reads_content:
+                found["entropy"] = float(torch.stack([fact.entropy for fact in choosing]).mean())
         return found
 
     def _leader(self, layer: int) -> int:
         """The layer whose selection this one uses; -1 for one that no layer makes alone."""
-        if not self.selector.reads_content:
+        if not self.config.reads_content:
             return -1
         return layer - layer % self.config.share_layers
 
@@ -195,7 +203,9 @@ def _padding_mask(mask: Any) -> Tensor | None:
     return mask != 0
 
 
-def extended_state(state: SequenceState | None, call: ModelCall, block_size: int) -> SequenceState:
+def extended_state(
+    state: SequenceState | None, call: ModelCall, config: PositionGraphConfig
+) -> SequenceState:
     """Bring the state up to a call.
 
     A state that saw more tokens than the cache holds is cut back; one that saw fewer (a cache
@@ -205,9 +215,9 @@ def extended_state(state: SequenceState | None, call: ModelCall, block_size: int
         DataError: if the call does not fit the state.
     """
     if state is None:
-        state = SequenceState(call.ids.shape[0])
+        state = SequenceState(call.ids.shape[0], config.reads_text)
     if state.seen > call.past:
-        state.crop(call.past, block_size)
+        state.crop(call.past, config.block_size)
     if state.seen < call.past:
         lacking = call.past - state.seen
         unknown = call.ids.new_full((call.ids.shape[0], lacking), UNKNOWN_TOKEN)
@@ -217,22 +227,36 @@ def extended_state(state: SequenceState | None, call: ModelCall, block_size: int
     return state
 
 
-def given_graphs(state: SequenceState, graphs: list[PositionGraph]) -> None:
+def given_graphs(
+    state: SequenceState, graphs: list[PositionGraph], config: PositionGraphConfig
+) -> None:
     """Use graphs made beforehand (with edges of the user's own) for the sequences of a call.
 
     Raises:
-        DataError: if their number, lengths or blocks are not those of the sequences.
+        DataError: if they are not one a sequence, or were built from other tokens or in other
+            blocks than the call has.
     """
-    sequences = sorted(state.texts)
-    if len(graphs) != len(sequences):
+    numbers = sorted(state.texts)
+    if len(graphs) != len(numbers):
         raise DataError(
-            f"graphs: must hold one graph a sequence, {len(sequences)} here, got {len(graphs)}."
+            f"graphs: must hold one graph a sequence, {len(numbers)} here, got {len(graphs)}."
         )
-    for number, graph in zip(sequences, graphs, strict=True):
-        length = len(state.texts[number].ids)
-        if graph.n > length:
+    for number, graph in zip(numbers, graphs, strict=True):
+        text = state.texts[number]
+        if graph.config.block_size != config.block_size:
+            raise DataError(
+                f"graphs: a graph over blocks of {graph.config.block_size} cannot serve a model "
+                f"enabled with block_size = {config.block_size}; build it with the same settings."
+            )
+        if graph.n != len(text):
             raise DataError(
                 f"graphs: a graph over {graph.n} positions was built for another text than the "
-                f"sequence of {length} tokens it is given for; build it from the same tokens."
+                f"sequence of {len(text)} tokens it is given for; build it from the same tokens."
             )
-        state.texts[number].graph = graph
+        known = text.ids.values != UNKNOWN_TOKEN
+        if (graph.token_ids[known] != text.ids.values[known]).any():
+            raise DataError(
+                "graphs: a graph was built from other tokens than the sequence it is given for; "
+                "build it from the ids the model is called with."
+            )
+        text.graph = graph

@@ -17,11 +17,10 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from hf_glm_curriculum.attention.backends.base import call_of
 from hf_glm_curriculum.attention.backends.choice import choose_backend
 from hf_glm_curriculum.attention.config import PositionGraphConfig
-from hf_glm_curriculum.attention.decoding import cached_state, keep_state, most_slots
+from hf_glm_curriculum.attention.decoding import cached_state, check_room, keep_state
 from hf_glm_curriculum.attention.graph import PositionGraph
 from hf_glm_curriculum.attention.plan import (
     ForwardPlan,
-    ModelCall,
     extended_state,
     given_graphs,
     read_call,
@@ -118,10 +117,10 @@ class PositionGraphHandle:
         cache = arguments.get("cache", arguments.get("past_key_values"))
         past = 0 if cache is None else int(cache.get_seq_length())
         call = read_call(arguments, past)
-        most_slots(cache, call.past + call.ids.shape[1])
-        state = extended_state(cached_state(cache) if past else None, call, self.config.block_size)
+        check_room(cache, call.past + call.ids.shape[1])
+        state = extended_state(cached_state(cache) if past else None, call, self.config)
         if self._graphs is not None and not past:
-            given_graphs(state, self._graphs)
+            given_graphs(state, self._graphs, self.config)
         keep = cache is not None or self._caches(arguments)
         plan = ForwardPlan(self.selector, state, call.ids.shape[1], keep, self._shift)
         self.last_plan = plan
@@ -343,13 +342,3 @@ def _attention_modules(layers: nn.ModuleList) -> list[nn.Module]:
 
 def _layer_number(module: nn.Module) -> int:
     return int(getattr(module, "layer_idx", 0) or 0)
-
-
-__all__ = [
-    "ModelCall",
-    "PositionGraphHandle",
-    "check_model",
-    "disable_position_graph",
-    "enable_position_graph",
-    "position_graph_of",
-]

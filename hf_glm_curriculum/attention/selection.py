@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from hf_glm_curriculum.attention.config import PositionGraphConfig
-from hf_glm_curriculum.attention.layout import BlockLayout
 
 CHOICE_NUMBERS = 2**25
 """Scores ranked at a time, for a bound on memory."""
@@ -39,15 +38,6 @@ class BlockSelection:
         return self.blocks.shape[0]
 
 
-def select_all(layout: BlockLayout, device: torch.device | str = "cpu") -> BlockSelection:
-    """Every block before the own one: dense causal attention."""
-    counts = layout.own_number
-    place = np.arange(int(counts.max(initial=0)))[None]
-    blocks = layout.first_block[layout.tile_sequence][:, None] + place
-    blocks = np.where(place < counts[:, None], blocks, -1)
-    return BlockSelection(torch.from_numpy(blocks)[None].to(device), counts)
-
-
 def budget_counts(budgets: np.ndarray | int, before: np.ndarray) -> np.ndarray:
     """Blocks before its own that each tile sees, [T].
 
@@ -67,7 +57,7 @@ def always_in(before: np.ndarray, config: PositionGraphConfig) -> np.ndarray:
         before: int64 [T], blocks before each tile's own.
         config: its window and sink.
     """
-    back = -(-config.window // config.block_size)
+    back = config.window_blocks
     window = before[:, None] - np.arange(1, back + 1)[None]
     sink = np.broadcast_to(np.arange(config.sink_blocks)[None], (len(before), config.sink_blocks))
     sink = np.where(sink < before[:, None] - back, sink, -1)

@@ -37,7 +37,6 @@ from hf_glm_curriculum.attention.sequence_state import (
     LayerState,
     SequenceState,
     SequenceText,
-    latest,
 )
 
 SPARE_QUERIES = 64
@@ -50,7 +49,7 @@ class SelectionInput:
 
     Attributes:
         layout: of the call.
-        known: int64 numpy [S], the numbers of the layout's sequences in the state.
+        known: [S], the numbers of the layout's sequences in the state.
         state: of the batch.
         keep: whether later calls will build on this one (a cache is in use).
         layer: number of the layer.
@@ -60,7 +59,7 @@ class SelectionInput:
     """
 
     layout: BlockLayout
-    known: np.ndarray
+    known: list[int]
     state: SequenceState
     keep: bool
     layer: int
@@ -75,13 +74,13 @@ class SelectionFacts:
 
     Attributes:
         choosing: tiles that had more blocks before them than their budget.
-        entropy: of the estimated masses; NaN without content.
+        entropy: of the estimated masses, a number on its device; NaN without content.
         budget: keys.
         kept: share of the blocks up to its own that a tile sees, over all tiles.
     """
 
     choosing: int
-    entropy: float
+    entropy: Tensor
     budget: float
     kept: float
 
@@ -92,7 +91,6 @@ class Selector:
     def __init__(self, config: PositionGraphConfig, tokenizer: Any = None) -> None:
         """Take the settings and the tokenizer that texts are read with."""
         self.config, self.tokenizer = config, tokenizer
-        self.reads_content = config.selection != "position" or config.dynamic_budget
 
     def rank(self, scores: Tensor) -> Tensor:
         """Scores the blocks are ranked by, from their estimated masses; both float [G, T, W].
@@ -106,18 +104,26 @@ class Selector:
     def select(self, given: SelectionInput) -> tuple[BlockSelection, SelectionFacts]:
         """Choose the blocks of every tile of a call."""
         layout = given.layout
-        counts = np.zeros(layout.tiles, dtype=np.int64)
+        counts = layout.own_number.copy()
         parts = []
-        facts = []
-        for sequence in range(len(given.known)):
+        for sequence in self._choosing(given):
             tiles = np.flatnonzero(layout.tile_sequence == sequence)
-            if len(tiles):
-                found = _OneSequence(self, given, sequence, tiles).choose()
-                counts[tiles] = found.counts
-                parts.append((tiles, found))
-                facts.append(found)
+            found = _OneSequence(self, given, sequence, tiles).choose()
+            counts[tiles] = found.counts
+            parts.append((tiles, found))
+        selection = self._assemble(layout, counts, parts, given.query.device)
         kept = float(((counts + 1) / (layout.own_number + 1)).mean()) if layout.tiles else 1.0
-        return self._assemble(layout, counts, parts, given.query.device), _facts(facts, kept)
+        return selection, _facts([part for _, part in parts], kept, self.config.block_size)
+
+    def _choosing(self, given: SelectionInput) -> list[int]:
+        """The layout's sequences that have to choose, or whose latest queries must be kept."""
+        layout = given.layout
+        some = layout.own_number >= self.config.smallest_budget
+        chosen = set(layout.tile_sequence[some].tolist())
+        if given.keep and self.config.reads_content:
+            active = set(given.state.active)
+            chosen |= {place for place, number in enumerate(given.known) if number in active}
+        return sorted(chosen)
 
     def _assemble(
         self,
@@ -151,19 +157,16 @@ class _Choice:
     counts: np.ndarray
     choosing: np.ndarray
     numbers: Tensor
-    entropy: np.ndarray
-    block_size: int
+    entropy: Tensor | None
 
 
-def _facts(choices: list[_Choice], kept: float) -> SelectionFacts:
+def _facts(choices: list[_Choice], kept: float, block_size: int) -> SelectionFacts:
     counts = np.concatenate([x.counts[x.choosing] for x in choices] or [np.zeros(0)])
-    entropy = np.concatenate([x.entropy for x in choices] or [np.zeros(0)])
-    entropy = entropy[~np.isnan(entropy)]
-    size = choices[0].block_size if choices else 0
+    entropy = [x.entropy for x in choices if x.entropy is not None]
     return SelectionFacts(
         len(counts),
-        float(entropy.mean()) if len(entropy) else float("nan"),
-        float((counts.mean() + 1) * size) if len(counts) else float("nan"),
+        torch.cat(entropy).mean() if entropy else torch.tensor(float("nan")),
+        float((counts.mean() + 1) * block_size) if len(counts) else float("nan"),
         kept,
     )
 
@@ -175,7 +178,7 @@ class _OneSequence:
         self, selector: Selector, given: SelectionInput, sequence: int, tiles: np.ndarray
     ) -> None:
         self.config, self.tokenizer = selector.config, selector.tokenizer
-        self.reads_content, self.rank = selector.reads_content, selector.rank
+        self.rank = selector.rank
         self.given, self.sequence, self.tiles = given, sequence, tiles
         layout = given.layout
         self.number = int(given.known[sequence])
@@ -189,27 +192,26 @@ class _OneSequence:
     def choose(self) -> _Choice:
         """Choose, and remember what later calls need."""
         config = self.config
-        smallest = config.blocks(config.budgets[0] if config.dynamic_budget else config.top_k)
-        candidates = np.flatnonzero(self.before > max(smallest - 1, 0))
+        candidates = np.flatnonzero(self.before >= config.smallest_budget)
         groups = self.heads if config.selection != "position" and config.per == "kv_head" else 1
         counts = self.before.copy()
         none = torch.empty(groups, 0, 0, dtype=torch.int64, device=self.device)
-        choice = _Choice(counts, candidates[:0], none, np.zeros(0), config.block_size)
+        choice = _Choice(counts, candidates[:0], none, None)
         if len(candidates):
             choice = self._choose_among(candidates, counts, groups)
-        if self.given.keep and self.reads_content:
+        if self.given.keep and self.config.reads_content:
             self._remember_queries()
         return choice
 
     def _choose_among(self, candidates: np.ndarray, counts: np.ndarray, groups: int) -> _Choice:
         old = self.memory.cells.get(self.number)
         goes_on = old is not None and self.cell[candidates[0]] == old.number
-        masses, entropy = None, np.full(len(candidates), np.nan)
+        masses = entropy = None
         fresh = candidates[1:] if goes_on else candidates
-        if self.reads_content and len(fresh):
+        if self.config.reads_content and len(fresh):
             masses = self._masses(fresh)
             before = torch.from_numpy(self.before[fresh]).to(self.device)
-            entropy[len(candidates) - len(fresh) :] = spread(masses, before).cpu().numpy()
+            entropy = spread(masses, before)
         levels = self._levels(entropy, old, goes_on)
         budgets = self._budgets(candidates, levels)
         counts[candidates] = budget_counts(budgets, self.before[candidates])
@@ -220,18 +222,20 @@ class _OneSequence:
         if goes_on and old is not None and len(choosing) and choosing[0] == candidates[0]:
             numbers = _with_first(numbers, old.blocks)
         if self.given.keep:
-            self._remember_cell(candidates, choosing, numbers, int(levels[-1]), groups)
-        return _Choice(counts, choosing, numbers, entropy, self.config.block_size)
+            self._remember_cell(candidates, choosing, numbers, levels[-1] if levels else 0, groups)
+        return _Choice(counts, choosing, numbers, entropy)
 
-    def _levels(self, entropy: np.ndarray, old: Cell | None, goes_on: bool) -> np.ndarray:
-        if not self.config.dynamic_budget:
-            return np.zeros(len(entropy), dtype=np.int64)
+    def _levels(self, entropy: Tensor | None, old: Cell | None, goes_on: bool) -> list[int]:
+        """Places of the candidates' budgets; only a dynamic budget reads the entropy."""
         level = first_level(self.config) if old is None else old.level
-        fresh = entropy[1:] if goes_on else entropy
-        levels = follow_entropy(fresh, level, self.config)
-        return np.concatenate([[level], levels]).astype(np.int64) if goes_on else levels
+        going = [level] if goes_on else []
+        if entropy is None:
+            return going
+        if not self.config.dynamic_budget:
+            return going + [level] * len(entropy)
+        return going + follow_entropy(entropy.cpu().numpy(), level, self.config).tolist()
 
-    def _budgets(self, candidates: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    def _budgets(self, candidates: np.ndarray, levels: list[int]) -> np.ndarray:
         """Blocks each candidate may see, its own among them."""
         config = self.config
         keys = np.full(len(candidates), config.top_k, dtype=np.int64)
@@ -259,11 +263,11 @@ class _OneSequence:
         if not len(wanted):
             return numbers
         tiles = choosing[wanted]
-        preferred = [self._always(tiles)]
+        preferred = [always_in(self.before[tiles], config)]
         if config.selection != "content":
             preferred.append(self._structural(tiles, counts[tiles]))
         if config.selection == "position":
-            preferred.append(self._nearest(tiles, most))
+            preferred.append(self._graph_rows("nearest_blocks", tiles, most))
             scores = torch.zeros(1, len(tiles), int(self.before[tiles].max()), device=self.device)
         else:
             assert masses is not None
@@ -279,21 +283,14 @@ class _OneSequence:
         numbers[:, wanted, : chosen.shape[-1]] = chosen
         return numbers
 
-    def _always(self, tiles: np.ndarray) -> np.ndarray:
-        return always_in(self.before[tiles], self.config)
-
     def _structural(self, tiles: np.ndarray, counts: np.ndarray) -> np.ndarray:
         free = np.maximum(counts - (self.config.always - 1), 0)
         limit = np.ceil(free * self.config.structural_share).astype(np.int64)
         table = self._graph_rows("structural_blocks", tiles, int(limit.max(initial=0)))
         outside = table < self.config.sink_blocks  # those are always in and need no place
-        back = -(-self.config.window // self.config.block_size)
-        outside |= table >= self.before[tiles, None] - back
+        outside |= table >= self.before[tiles, None] - self.config.window_blocks
         table = np.where(outside, -1, table)
         return np.where(np.cumsum(table >= 0, axis=1) <= limit[:, None], table, -1)
-
-    def _nearest(self, tiles: np.ndarray, count: int) -> np.ndarray:
-        return self._graph_rows("nearest_blocks", tiles, count)
 
     def _graph_rows(self, name: str, tiles: np.ndarray, count: int) -> np.ndarray:
         """Rows of the graph for the tiles' own blocks, int64 [T, count]."""
@@ -333,36 +330,54 @@ class _OneSequence:
                 self.memory.summaries[self.number] = known
         return known.first(blocks)
 
-    def _own_queries(self) -> Tensor:
-        """All queries of the sequence in this call, in order, [H, n, d]."""
+    def _queries_at(self, positions: np.ndarray) -> Tensor:
+        """Queries at positions [...] of the sequence, [H, ...]; the nearest known where unknown.
+
+        They are those of this call, and before them what was kept of the calls before.
+        """
+        start, end = self._asked
+        old = self.memory.queries.get(self.number)
+        rows, heads = HeadRows.of(self.given.query), self.given.query.shape[1]
+        text = self.text.columns.values
+        first = self.given.state.seen - self.given.layout.queries
+        columns = text[positions.clip(start, end - 1)] - first
+        slots = torch.from_numpy(self.text.row * self.given.layout.queries + columns)
+        index = rows.base(slots.to(self.device))
+        index = index + rows.head_offsets(heads).view(-1, *[1] * index.dim())
+        found = rows.flat.index_select(0, index.reshape(-1)).view(*index.shape, -1)
+        if old is None or (positions >= start).all():
+            return found
+        place = torch.from_numpy((positions - start + old.shape[1]).clip(0, old.shape[1] - 1))
+        before = torch.from_numpy(positions < start).to(self.device)
+        return torch.where(before.unsqueeze(-1), old[:, place.to(self.device)], found)
+
+    @property
+    def _asked(self) -> tuple[int, int]:
+        """First position of this call's queries, and the one past the last."""
         layout = self.given.layout
-        slots = layout.query_slots[self.tiles]
-        slots = torch.from_numpy(slots[slots >= 0]).to(self.device)
-        rows = HeadRows.of(self.given.query)
-        index = rows.base(slots)[None] + rows.head_offsets(self.given.query.shape[1])[:, None]
-        return rows.flat.index_select(0, index.reshape(-1)).view(*index.shape, -1)
+        last = self.tiles[-1]
+        end = int(layout.tile_position[last] + layout.tile_length[last])
+        return int(layout.tile_position[self.tiles[0]]), end
 
     def _probes(self, tiles: np.ndarray) -> tuple[Tensor, Tensor]:
         """The latest queries up to each tile's first: [K, g, T, P, d] and which exist [T, P]."""
-        queries = self._own_queries()
+        start, _ = self._asked
         old = self.memory.queries.get(self.number)
-        start = int(self.given.layout.tile_position[self.tiles[0]])
-        if old is not None:
-            queries = torch.cat([old, queries], dim=1)
-            start -= old.shape[1]
+        known = start - (0 if old is None else old.shape[1])
         back = np.arange(self.config.probe - 1, -1, -1)
-        place = self.cell[tiles, None] * self.config.tile - back[None] - start
-        weights = torch.from_numpy((place >= 0).astype(np.float32)).to(self.device)
-        if not (place[:, -1] >= 0).all():  # a text entered in mid-tile: its first query must do
-            weights[:, -1] = 1.0
-        index = torch.from_numpy(place.clip(min=0)).to(self.device)
-        probes = queries[:, index]
-        return probes.unflatten(0, (self.heads, -1)), weights
+        positions = self.cell[tiles, None] * self.config.tile - back[None]
+        exists = positions >= known
+        exists[:, -1] = True  # a text entered in mid-tile: its first query must do
+        weights = torch.from_numpy(exists.astype(np.float32)).to(self.device)
+        return self._queries_at(positions).unflatten(0, (self.heads, -1)), weights
 
     def _remember_queries(self) -> None:
-        room = self.config.probe + self.config.tile + SPARE_QUERIES
+        start, end = self._asked
         old = self.memory.queries.get(self.number)
-        self.memory.queries[self.number] = latest(old, self._own_queries(), room)
+        room = self.config.probe + self.config.tile + SPARE_QUERIES
+        known = start - (0 if old is None else old.shape[1])
+        latest = np.arange(max(known, end - room, 0), end)
+        self.memory.queries[self.number] = self._queries_at(latest)
 
     def _remember_cell(
         self,

@@ -3,28 +3,31 @@
 A call adds columns (tokens) to every row. Which of them are real, and where samples begin, is read
 once; the text of a sequence becomes a position graph when a selection first asks for it. In
 decoding, each layer also keeps the summaries of full blocks, the latest queries and the selection
-under way, so that a token costs O(1) amortised and gets the keys it would have got in one forward.
+under way, so that a token gets the keys it would have got in one forward.
 
-Letters: B rows, N columns seen so far, K key-value heads, H query heads, d head size, G selections.
+Letters: B rows, n columns of a call, K key-value heads, H query heads, d head size, G selections.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from collections.abc import Sequence as Numbers
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from hf_glm_curriculum.attention.budget import KeywordRules
 from hf_glm_curriculum.attention.config import PositionGraphConfig
 from hf_glm_curriculum.attention.content import BlockSummaries
 from hf_glm_curriculum.attention.graph import PositionGraph
-from hf_glm_curriculum.attention.layout import Sequences
+from hf_glm_curriculum.attention.growing import GrowingArray
+from hf_glm_curriculum.attention.layout import Sequence
 from hf_glm_curriculum.errors import DataError
 from hf_glm_curriculum.segments import segment_map
+
+T = TypeVar("T")
 
 UNKNOWN_TOKEN = -1
 """Stands for a token whose id was never seen (embeddings given instead of ids)."""
@@ -32,22 +35,28 @@ UNKNOWN_TOKEN = -1
 
 @dataclass
 class SequenceText:
-    """The tokens of one sequence, and what is read from them on demand."""
+    """One sample: where its tokens lie, what they are, and what is read from them on demand."""
 
-    ids: np.ndarray
+    row: int
+    columns: GrowingArray = field(default_factory=lambda: GrowingArray(np.int64))
+    ids: GrowingArray = field(default_factory=lambda: GrowingArray(np.int64))
     graph: PositionGraph | None = None
     rules: KeywordRules | None = None
 
-    def append(self, ids: np.ndarray) -> None:
-        """Add tokens, int64 [count]."""
-        self.ids = np.concatenate([self.ids, ids])
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def append(self, columns: np.ndarray, ids: np.ndarray) -> None:
+        """Add tokens, int64 [count] each."""
+        self.columns.extend(columns)
+        self.ids.extend(ids)
 
     def graph_for(self, config: PositionGraphConfig, tokenizer: Any) -> PositionGraph:
         """The graph over all tokens so far; built when first asked for, then extended."""
         if self.graph is None:
-            self.graph = PositionGraph.from_token_ids(self.ids, config, tokenizer)
-        elif self.graph.n < len(self.ids):
-            self.graph.append(self.ids[self.graph.n :])
+            self.graph = PositionGraph.from_token_ids(self.ids.values, config, tokenizer)
+        elif self.graph.n < len(self):
+            self.graph.append(self.ids.values[self.graph.n :])
         return self.graph
 
     def least_budget(
@@ -56,13 +65,20 @@ class SequenceText:
         """Least budget in keys, by the configured rules, of tiles that begin at ``positions``."""
         if self.rules is None:
             self.rules = KeywordRules(config.rules, tokenizer)
-        self.rules.append(self.ids[self.rules.tokens :])
+        self.rules.append(self.ids.values[self.rules.tokens :])
         return self.rules.least(positions)
 
-    def copy(self) -> SequenceText:
-        """A copy that grows apart."""
+    def copy(self, row: int) -> SequenceText:
+        """A copy that grows apart, in another row."""
         graph = None if self.graph is None else self.graph.copy()
-        return SequenceText(self.ids, graph, None if self.rules is None else self.rules.copy())
+        rules = None if self.rules is None else self.rules.copy()
+        return SequenceText(row, self.columns.copy(), self.ids.copy(), graph, rules)
+
+    def first(self, tokens: int) -> SequenceText:
+        """Its first tokens; graph and rules are read anew."""
+        cut = SequenceText(self.row)
+        cut.append(self.columns.values[:tokens], self.ids.values[:tokens])
+        return cut
 
 
 @dataclass(frozen=True)
@@ -89,28 +105,48 @@ class LayerState:
     """Latest queries [H, R, d] of a sequence, its last token's at the end."""
     cells: dict[int, Cell] = field(default_factory=dict)
 
+    def only(self, numbers: dict[int, int]) -> LayerState:
+        """What is kept of some sequences, under new numbers: new → old."""
+
+        def kept(table: dict[int, T]) -> dict[int, T]:
+            return {new: table[old] for new, old in numbers.items() if old in table}
+
+        return LayerState(kept(self.summaries), kept(self.queries), kept(self.cells))
+
+    def crop(self, number: int, tokens: int, lost: int, block_size: int) -> None:
+        """Forget a sequence's last tokens."""
+        if number in self.summaries:
+            self.summaries[number] = self.summaries[number].first(tokens // block_size)
+        if number in self.queries:
+            kept = max(0, self.queries[number].shape[1] - lost)
+            self.queries[number] = self.queries[number][:, :kept]
+        self.cells.pop(number, None)
+
 
 class SequenceState:
-    """Rows, samples and their texts, and the layers' memory of them."""
+    """Rows, their samples, and the layers' memory of them.
 
-    def __init__(self, rows: int) -> None:
-        """Start with no columns."""
-        self.index = np.full((rows, 0), -1, dtype=np.int64)
-        self.position = np.full((rows, 0), -1, dtype=np.int64)
-        self.count = 0
-        self.active = np.full(rows, -1, dtype=np.int64)
+    Attributes:
+        rows: B.
+        seen: columns so far.
+        active: for each row the number of the sample that the next token joins, -1 for none.
+        texts: number → sample.
+        layers: number of a layer → what it keeps.
+    """
+
+    def __init__(self, rows: int, reads_text: bool = True) -> None:
+        """Start with no columns.
+
+        Args:
+            rows: B.
+            reads_text: whether ids are wanted; without, they stay on their device.
+        """
+        self.rows, self.reads_text = rows, reads_text
+        self.seen = 0
+        self.active = [-1] * rows
         self.texts: dict[int, SequenceText] = {}
         self.layers: dict[int, LayerState] = {}
-
-    @property
-    def rows(self) -> int:
-        """B."""
-        return self.index.shape[0]
-
-    @property
-    def seen(self) -> int:
-        """N."""
-        return self.index.shape[1]
+        self._count = 0
 
     def layer(self, number: int) -> LayerState:
         """The memory of one layer."""
@@ -134,150 +170,94 @@ class SequenceState:
         Raises:
             DataError: if the shapes do not belong together.
         """
-        if ids.shape[0] != self.rows:
+        rows, count = ids.shape
+        if rows != self.rows:
             raise DataError(
-                f"attention: the cache holds {self.rows} rows and the call brings {ids.shape[0]}; "
+                f"attention: the cache holds {self.rows} rows and the call brings {rows}; "
                 "give every batch a cache of its own."
             )
-        segments = segment_map(
-            ids, mask, position_ids if self._restarts(position_ids) else None, cu_seq_lens
-        )
-        index = segments.index.cpu().numpy()
-        inside = segments.position.cpu().numpy()
-        tokens = ids.cpu().numpy()
-        old_active = self.active.copy()
-        new_index = np.where(index >= 0, index + self.count, -1)
-        new_position = inside.copy()
-        for row in range(self.rows):
-            self._continue_row(
-                row, old_active[row], position_ids, new_index[row], new_position[row]
-            )
-        self.count += segments.count
-        self.index = np.concatenate([self.index, new_index], axis=1)
-        self.position = np.concatenate([self.position, new_position], axis=1)
-        self._take_tokens(new_index, tokens)
+        if count == 1 and self.seen:
+            position_ids = None  # a single token begins no sample in decoding
+        if mask is None and position_ids is None and cu_seq_lens is None:
+            index = np.repeat(np.arange(rows)[:, None], count, axis=1)
+        else:
+            index = segment_map(ids, mask, position_ids, cu_seq_lens).index.cpu().numpy()
+        tokens = ids.cpu().numpy() if self.reads_text else np.full(ids.shape, UNKNOWN_TOKEN)
+        starts = None if position_ids is None else _at_zero(position_ids, ids)
+        for row in range(rows):
+            for columns in _runs(index[row]):
+                begins = self.active[row] < 0 or columns.begins
+                if starts is not None and starts[row, columns.at[0]]:
+                    begins = True
+                if begins:
+                    self.active[row] = self._count
+                    self.texts[self._count] = SequenceText(row)
+                    self._count += 1
+                text = self.texts[self.active[row]]
+                text.append(columns.at + self.seen, tokens[row, columns.at])
+        self.seen += count
 
-    def _restarts(self, position_ids: Tensor | None) -> bool:
-        """Whether positions may tell samples apart: one token alone begins none in decoding."""
-        return position_ids is not None and not (self.seen and position_ids.shape[-1] == 1)
-
-    def _continue_row(
-        self,
-        row: int,
-        active: int,
-        position_ids: Tensor | None,
-        index: np.ndarray,
-        position: np.ndarray,
-    ) -> None:
-        """Let a row's first new sample continue the one under way; in place."""
-        real = np.flatnonzero(index >= 0)
-        if not len(real):
-            return
-        first = index[real[0]]
-        if active >= 0 and not self._begins(position_ids, row, real[0]):
-            so_far = self.texts[active].ids.shape[0]
-            joins = index == first
-            index[joins] = active
-            position[joins] += so_far
-        self.active[row] = index[real[-1]]
-
-    def _begins(self, position_ids: Tensor | None, row: int, column: int) -> bool:
-        """Whether the first new token of a row stands at position 0, in a call of several."""
-        if position_ids is None or position_ids.shape[-1] == 1:
-            return False
-        places = position_ids[0] if position_ids.dim() == 3 else position_ids
-        places = places if places.dim() == 2 else places[None]
-        return int(places[min(row, places.shape[0] - 1), column]) == 0
-
-    def _take_tokens(self, index: np.ndarray, tokens: np.ndarray) -> None:
-        for row in range(self.rows):
-            for sequence in np.unique(index[row][index[row] >= 0]).tolist():
-                new = tokens[row][index[row] == sequence].astype(np.int64)
-                text = self.texts.get(sequence)
-                if text is None:
-                    self.texts[sequence] = SequenceText(new)
-                else:
-                    text.append(new)
-
-    def sequences(self, queries: int) -> tuple[Sequences, np.ndarray]:
-        """The sequences that the last ``queries`` columns belong to, numbered anew.
-
-        Returns:
-            Their slots, and int64 [S], the numbers they have here.
-        """
-        asked = self.index[:, self.seen - queries :]
-        known = np.unique(asked[asked >= 0])
-        lookup = np.full(max(self.count, 1) + 1, -1, dtype=np.int64)
-        lookup[known] = np.arange(len(known))
-        index = np.where(self.index >= 0, lookup[self.index], -1)
-        return Sequences(index, np.where(index >= 0, self.position, -1), len(known)), known
+    def sequences(self, queries: int) -> tuple[list[Sequence], list[int]]:
+        """The sequences that the last ``queries`` columns belong to, and their numbers here."""
+        first = self.seen - queries
+        known = [
+            number
+            for number, text in self.texts.items()
+            if len(text) and text.columns.values[-1] >= first
+        ]
+        found = [Sequence(self.texts[one].row, self.texts[one].columns.values) for one in known]
+        return found, known
 
     def forget_all_but_active(self) -> None:
         """Drop what no later token can ask for."""
-        keep = set(self.active.tolist())
-        self.texts = {key: text for key, text in self.texts.items() if key in keep}
-        for layer in self.layers.values():
-            for table in (layer.summaries, layer.queries, layer.cells):
-                for key in [key for key in table if key not in keep]:
-                    del table[key]
+        keep = {number: number for number in self.active}
+        self.texts = {number: text for number, text in self.texts.items() if number in keep}
+        self.layers = {number: layer.only(keep) for number, layer in self.layers.items()}
 
-    def select_rows(self, chosen: Sequence[int]) -> None:
+    def select_rows(self, chosen: Numbers[int]) -> None:
         """Keep the rows ``chosen``, which may repeat (beam search, several answers a prompt)."""
-        rows = np.asarray(chosen, dtype=np.int64)
-        index, texts = self.index[rows], {}
-        layers = {number: LayerState() for number in self.layers}
-        new_index = np.full_like(index, -1)
-        for row, old_row in enumerate(rows.tolist()):
-            old = int(self.active[old_row])
-            if old < 0:
-                continue
-            new_index[row][index[row] == old] = row
-            texts[row] = self.texts[old].copy()
-            for number, layer in self.layers.items():
-                layer_copy = layers[number]
-                for table, target in (
-                    (layer.summaries, layer_copy.summaries),
-                    (layer.queries, layer_copy.queries),
-                    (layer.cells, layer_copy.cells),
-                ):
-                    if old in table:
-                        target[row] = table[old]  # type: ignore[assignment]
-        self.active = np.where(self.active[rows] >= 0, np.arange(len(rows)), -1)
-        self.index, self.position = new_index, self.position[rows]
-        self.position = np.where(new_index >= 0, self.position, -1)
-        self.count, self.texts, self.layers = len(rows), texts, layers
+        numbers = {row: self.active[old] for row, old in enumerate(chosen) if self.active[old] >= 0}
+        self.texts = {row: self.texts[old].copy(row) for row, old in numbers.items()}
+        self.layers = {number: layer.only(numbers) for number, layer in self.layers.items()}
+        self.active = [row if row in numbers else -1 for row in range(len(chosen))]
+        self.rows = self._count = len(chosen)
 
     def crop(self, columns: int, block_size: int) -> None:
         """Keep the first ``columns`` columns (a cache was cut, as in assisted decoding)."""
-        self.index, self.position = self.index[:, :columns], self.position[:, :columns]
-        for row in range(self.rows):
-            real = np.flatnonzero(self.index[row] >= 0)
-            self.active[row] = self.index[row][real[-1]] if len(real) else -1
-        for sequence in list(self.texts):
-            length = int((self.index == sequence).sum())
-            lost = len(self.texts[sequence].ids) - length
-            if not lost:
+        for number, text in list(self.texts.items()):
+            kept = int(np.searchsorted(text.columns.values, columns))
+            if kept == len(text):
                 continue
-            self.texts[sequence] = SequenceText(self.texts[sequence].ids[:length])
             for layer in self.layers.values():
-                _crop_layer(layer, sequence, length, lost, block_size)
-            if not length:
-                del self.texts[sequence]
+                layer.crop(number, kept, len(text) - kept, block_size)
+            self.texts[number] = text.first(kept)
+            if not kept:
+                del self.texts[number]
+        self.seen = columns
+        self.active = [-1] * self.rows
+        for number, text in sorted(self.texts.items()):
+            self.active[text.row] = number
 
 
-def _crop_layer(layer: LayerState, sequence: int, length: int, lost: int, block_size: int) -> None:
-    if sequence in layer.summaries:
-        kept = layer.summaries[sequence].first(length // block_size)
-        layer.summaries[sequence] = kept
-    if sequence in layer.queries:
-        queries = layer.queries[sequence]
-        layer.queries[sequence] = queries[:, : max(0, queries.shape[1] - lost)]
-    layer.cells.pop(sequence, None)
+@dataclass(frozen=True)
+class _Run:
+    """Columns of one sample in a call: int64 ``at``; ``begins`` if not the row's first sample."""
+
+    at: np.ndarray
+    begins: bool
 
 
-def latest(old: Tensor | None, new: Tensor, room: int) -> Tensor:
-    """The last ``room`` of the queries old and new, [H, R, d], without gradients."""
-    new = new[:, -room:].detach()
-    if old is None or new.shape[1] == room:
-        return new.clone()
-    return torch.cat([old, new], dim=1)[:, -room:]
+def _runs(index: np.ndarray) -> Iterator[_Run]:
+    """The samples of one row of a segment map, in order."""
+    real = np.flatnonzero(index >= 0)
+    if not len(real):
+        return
+    bounds = np.flatnonzero(np.diff(index[real])) + 1
+    for place, at in enumerate(np.split(real, bounds)):
+        yield _Run(at, place > 0)
+
+
+def _at_zero(position_ids: Tensor, ids: Tensor) -> np.ndarray:
+    """Whether each token stands at position 0, bool [B, n]."""
+    places = position_ids[0] if position_ids.dim() == 3 else position_ids
+    return (places == 0).expand(ids.shape).cpu().numpy()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from hf_glm_curriculum.attention.backends.base import AttentionProblem
-from hf_glm_curriculum.attention.layout import BlockLayout, Sequences, block_layout
+from hf_glm_curriculum.attention.layout import BlockLayout, Sequence, block_layout
 from hf_glm_curriculum.attention.selection import BlockSelection, budget_counts, choose_numbers
 
 MODELS = ("llama", "qwen3", "glm", "glm4", "glm4_moe", "gpt2")
@@ -67,13 +67,19 @@ def token_ids(rows: int, length: int, seed: int = 1) -> Tensor:
     return torch.randint(3, 97, (rows, length), generator=torch.Generator().manual_seed(seed))
 
 
-def sequences_of(mask: Tensor | None, rows: int, length: int) -> Sequences:
+def sequences_of(mask: Tensor | None, rows: int, length: int) -> list[Sequence]:
     """One sequence a row, of the tokens under the mask."""
-    if mask is None:
-        return Sequences.whole(rows, length)
-    real = mask.numpy().astype(bool)
-    index = np.where(real, np.arange(rows)[:, None], -1)
-    return Sequences(index, np.where(real, real.cumsum(1) - 1, -1), rows)
+    real = np.ones((rows, length)) if mask is None else mask.numpy()
+    return [Sequence(row, np.flatnonzero(real[row])) for row in range(rows) if real[row].any()]
+
+
+def select_all(layout: BlockLayout) -> BlockSelection:
+    """Every block before the own one: dense causal attention."""
+    counts = layout.own_number
+    place = np.arange(int(counts.max(initial=0)))[None]
+    blocks = layout.first_block[layout.tile_sequence][:, None] + place
+    blocks = np.where(place < counts[:, None], blocks, -1)
+    return BlockSelection(torch.from_numpy(blocks)[None], counts)
 
 
 def random_selection(layout: BlockLayout, groups: int, budget: int, seed: int) -> BlockSelection:
@@ -102,14 +108,14 @@ def problem_of(
     block: int = 16,
     tile: int = 16,
     mask: Tensor | None = None,
-    sequences: Sequences | None = None,
+    sequences: list[Sequence] | None = None,
     head_size: int = 64,
     seed: int = 0,
     **more: object,
 ) -> AttentionProblem:
     """A problem with a random selection."""
     sequences = sequences or sequences_of(mask, rows, keys)
-    layout = block_layout(sequences, queries, block, tile)
+    layout = block_layout(sequences, rows, keys, queries, block, tile)
     selection = random_selection(layout, groups, budget, seed)
     return AttentionProblem(layout, selection, head_size**-0.5, **more)  # type: ignore[arg-type]
 

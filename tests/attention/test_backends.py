@@ -15,11 +15,10 @@ from hf_glm_curriculum.attention.backends.flash import FlashBackend, pages_serve
 from hf_glm_curriculum.attention.backends.flex import FlexBackend
 from hf_glm_curriculum.attention.backends.gather import GatherBackend
 from hf_glm_curriculum.attention.backends.reference import ReferenceBackend
-from hf_glm_curriculum.attention.layout import Sequences
+from hf_glm_curriculum.attention.layout import Sequence
 from hf_glm_curriculum.attention.rotary import KeyShift
-from hf_glm_curriculum.attention.selection import select_all
 from hf_glm_curriculum.errors import DataError, IncompatibleError
-from tests.attention.cases import heads, problem_of
+from tests.attention.cases import heads, problem_of, select_all
 
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 6e-2}
 
@@ -125,10 +124,9 @@ def test_padding_on_either_side_holes_and_empty_rows(queries):
     compare(FlexBackend(), problem, (4, 2), 16, grads=False)
 
 
-def packed(*lengths: int) -> Sequences:
-    index = np.concatenate([np.full(n, i) for i, n in enumerate(lengths)])[None]
-    position = np.concatenate([np.arange(n) for n in lengths])[None]
-    return Sequences(index, position, len(lengths))
+def packed(*lengths: int) -> list[Sequence]:
+    ends = np.cumsum(lengths)
+    return [Sequence(0, np.arange(end - n, end)) for n, end in zip(lengths, ends, strict=True)]
 
 
 def test_packed_rows_equal_the_rows_alone():
@@ -204,7 +202,7 @@ def test_a_shifted_key_is_the_key_rotated_at_its_new_place():
 
 def test_gather_without_the_fused_kernel(monkeypatch):
     """The plain kernel serves devices the fused one does not: same numbers."""
-    monkeypatch.setattr(gather_module.kernels, "fused_serves", lambda query, dropout: False)
+    monkeypatch.setattr(gather_module.kernels, "fused_serves", lambda query: False)
     monkeypatch.setattr(gather_module, "PLAIN_RUN", 32)
     for groups in (1, 2):
         problem = problem_of(2, 150, 150, groups=groups, tile=8, head_size=16)

@@ -196,6 +196,41 @@ def test_a_copied_cache_goes_on_by_itself():
     assert torch.equal(first, second)
 
 
+def test_a_copied_model_attends_by_itself():
+    """Trainers copy models (a reference, a teacher): the copy keeps the graph, apart."""
+    model, ids = tiny("llama"), token_ids(1, LENGTH)
+    enable_position_graph(model, sparse("content"))
+    wanted = logits(model, ids)
+    other = copy.deepcopy(model)
+    disable_position_graph(model)
+    assert torch.equal(logits(other, ids), wanted)
+    disable_position_graph(other)
+    assert torch.equal(logits(other, ids), logits(model, ids))
+
+
+def test_decoding_costs_no_more_the_longer_the_text():
+    """Row numbers of all keys are not made anew for each token and layer."""
+    from hf_glm_curriculum.attention.backends.rows import HeadRows
+
+    model = tiny("llama")
+    enable_position_graph(model, sparse("content"))
+    seen: list[int] = []
+    plain = HeadRows.base
+
+    def counted(self, slots):
+        seen.append(slots.numel())
+        return plain(self, slots)
+
+    cache = DynamicCache(config=model.config)
+    logits(model, token_ids(1, 1000), cache=cache)
+    HeadRows.base = counted
+    try:
+        logits(model, token_ids(1, 1), cache=cache)
+    finally:
+        HeadRows.base = plain
+    assert seen and max(seen) <= 64 * 2  # the budget's keys, for each key-value head
+
+
 def test_a_cache_filled_without_the_graph_is_read():
     model, ids = tiny("llama"), token_ids(1, LENGTH)
     cache = DynamicCache(config=model.config)
@@ -294,6 +329,13 @@ def test_graphs_of_ones_own():
     assert (with_edge - without)[:, -6:].abs().max() > 1e-4
     with pytest.raises(DataError, match="another text"), handle.graphs([graph]):
         logits(model, ids[:, :100])
+    with pytest.raises(DataError, match="another text"), handle.graphs([graph]):
+        logits(model, torch.cat([ids, ids], 1))
+    with pytest.raises(DataError, match="other tokens"), handle.graphs([graph]):
+        logits(model, token_ids(1, LENGTH, seed=9))
+    coarse = PositionGraph.from_token_ids(ids[0], PositionGraphConfig(block_size=64))
+    with pytest.raises(DataError, match="blocks of 64"), handle.graphs([coarse]):
+        logits(model, ids)
     with pytest.raises(DataError, match="one graph a sequence"), handle.graphs([graph, graph]):
         logits(model, ids)
 

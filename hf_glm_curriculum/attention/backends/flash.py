@@ -114,24 +114,23 @@ def varlen_input(problem: AttentionProblem, tiles: np.ndarray) -> VarlenInput:
     size = layout.block_size
     counts, own = selection.counts[tiles], layout.own_block[tiles]
     inside = layout.tile_position[tiles] % size + layout.tile_length[tiles]
-    blocks = selection.blocks[:, torch.from_numpy(tiles).to(selection.blocks.device)].cpu().numpy()
+    ends = np.concatenate([[0], np.cumsum(counts * size + inside)])
+    own_tile, own_key = np.nonzero(np.arange(size) < inside[:, None])
+    own_place = ends[own_tile + 1] - inside[own_tile] + own_key
+    tile, rank = np.nonzero(np.arange(int(counts.max(initial=0))) < counts[:, None])
+    place = (ends[tile] + rank * size)[:, None] + np.arange(size)
+    chosen = selection.blocks[:, torch.from_numpy(tiles).to(selection.blocks.device)].cpu().numpy()
+    keys = np.empty((selection.groups, int(ends[-1])), dtype=np.int64)
+    delta = np.zeros_like(keys)
+    keys[:, own_place] = layout.key_slots[own[own_tile], own_key]
+    blocks = chosen[:, tile, rank]
+    keys[:, place] = layout.key_slots[blocks]
+    delta[:, place] = ((own - counts)[tile] + rank - blocks)[..., None] * size
     slots = layout.query_slots[tiles]
-    keys, deltas = [], []
-    for group in range(selection.groups):
-        chosen, moves = [], []
-        for place, count in enumerate(counts.tolist()):
-            picked = blocks[group, place, :count]
-            chosen.append(layout.key_slots[picked].reshape(-1))
-            target = own[place] - count + np.arange(count)
-            moves.append(np.repeat((target - picked) * size, size))
-            chosen.append(layout.key_slots[own[place], : inside[place]])
-            moves.append(np.zeros(inside[place], dtype=np.int64))
-        keys.append(np.concatenate(chosen))
-        deltas.append(np.concatenate(moves))
     return VarlenInput(
         torch.from_numpy(slots[slots >= 0]),
-        torch.from_numpy(np.stack(keys)),
-        torch.from_numpy(np.stack(deltas)),
+        torch.from_numpy(keys),
+        torch.from_numpy(delta),
         _ends(layout.tile_length[tiles]),
         _ends(counts * size + inside),
     )
@@ -244,13 +243,12 @@ def _page_table(layout: Any, selection: Any, tiles: np.ndarray) -> tuple[Tensor,
     """Pages of each tile within its row, int32 [T, C + 1], and the keys in them [T]."""
     counts = selection.counts[tiles]
     inside = layout.tile_position[tiles] % layout.block_size + layout.tile_length[tiles]
-    blocks = selection.blocks[0].cpu().numpy()[tiles]
-    table = np.zeros((len(tiles), int(counts.max(initial=0)) + 1), dtype=np.int32)
-    for place, count in enumerate(counts.tolist()):
-        own = layout.own_block[tiles[place]]
-        picked = np.append(blocks[place, :count], own)
-        first_slot = layout.key_slots[picked, 0] % layout.keys
-        table[place, : count + 1] = first_slot // layout.block_size
+    most = int(counts.max(initial=0))
+    chosen = selection.blocks[0].cpu().numpy()[tiles, :most]
+    page = (layout.key_slots[:, 0] % layout.keys // layout.block_size).astype(np.int32)
+    table = np.zeros((len(tiles), most + 1), dtype=np.int32)
+    table[:, :most] = np.where(np.arange(most) < counts[:, None], page[chosen], 0)
+    table[np.arange(len(tiles)), counts] = page[layout.own_block[tiles]]
     return torch.from_numpy(table), counts * layout.block_size + inside
 
 

@@ -109,7 +109,7 @@ def _batches(tensors: Gathering) -> Iterator[TileBatch]:
     room_keys = max(1, room // (2 * tensors.kv_heads * key.shape[-1] * key.element_size()))
     tiles = np.arange(problem.layout.tiles)
     if problem.dropout == 0.0:
-        longest = None if kernels.fused_serves(query, 0.0) else PLAIN_RUN
+        longest = None if kernels.fused_serves(query) else PLAIN_RUN
         runs, tiles = dense_runs(problem, query.device, longest)
         yield from runs
     yield from tile_batches(problem, tiles, room_keys, query.device)

@@ -15,10 +15,10 @@ _FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _FUSED_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
-def fused_serves(query: Tensor, dropout: float) -> bool:
-    """Whether the fused CPU kernel can take these tiles."""
+def fused_serves(query: Tensor) -> bool:
+    """Whether the fused CPU kernel can take these tiles, without dropout."""
     kinds = (torch.float32, torch.bfloat16, torch.float16)
-    return query.device.type == "cpu" and query.dtype in kinds and dropout == 0.0
+    return query.device.type == "cpu" and query.dtype in kinds
 
 
 def tile_attention(
@@ -28,8 +28,9 @@ def tile_attention(
     mask: Tensor | None,
     scaling: float,
     causal: int = 0,
+    keep: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Attention of tiles without dropout.
+    """Attention of tiles.
 
     Args:
         query: [R, K, g·t, d].
@@ -38,89 +39,53 @@ def tile_attention(
         mask: added to the scores, [R or 1, 1, g·t, L]; None for none.
         scaling: factor on the scores.
         causal: g where query i of the t sees keys 0 … i (then without a mask); 0 for no such rule.
+        keep: what dropout multiplies the weights with, [R, K, g·t, L]; None for no dropout.
 
     Returns:
         Output [R, K, g·t, d] and log-sum-exp of the scores, float32 [R, K, g·t].
     """
-    if causal:
-        heads = (unfold(query, causal), spread(key, causal), spread(value, causal))
-        output, total = _attention(*heads, None, scaling, True)
-        return output.reshape(query.shape), total.reshape(query.shape[:-1])
-    return _attention(query, key, value, mask, scaling, False)
-
-
-def _attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float, causal: bool
-) -> tuple[Tensor, Tensor]:
-    if fused_serves(query, 0.0):
-        return _FUSED(query, key, value, 0.0, causal, attn_mask=mask, scale=scaling)
+    if keep is None and fused_serves(query):
+        heads = [_unfolded(query, causal), *(_spread(x, causal) for x in (key, value))]
+        found = _FUSED(*heads, 0.0, bool(causal), attn_mask=mask, scale=scaling)
+        return found[0].reshape(query.shape), found[1].reshape(query.shape[:-1])
     scores = _scores(query, key, mask, scaling, causal)
     total = scores.logsumexp(dim=-1)
     weights = torch.exp(scores - total.unsqueeze(-1))
-    return (weights.to(value.dtype) @ value), total
+    weights = weights if keep is None else weights * keep
+    return weights.to(value.dtype) @ value, total
 
 
 def tile_gradients(
     grad: Tensor,
+    output: Tensor,
+    total: Tensor,
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    output: Tensor,
-    total: Tensor,
     mask: Tensor | None,
     scaling: float,
     causal: int = 0,
+    keep: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of `tile_attention` with respect to query, key and value."""
-    if not causal:
-        return _gradients(grad, query, key, value, output, total, mask, scaling, False)
-    slopes = _gradients(
-        unfold(grad, causal),
-        unfold(query, causal),
-        spread(key, causal),
-        spread(value, causal),
-        unfold(output, causal),
-        unfold(total.unsqueeze(-1), causal).squeeze(-1),
-        None,
-        scaling,
-        True,
-    )
-    return (
-        slopes[0].reshape(query.shape),
-        slopes[1].unflatten(1, (-1, causal)).sum(2),
-        slopes[2].unflatten(1, (-1, causal)).sum(2),
-    )
+    """Gradients of `tile_attention` with respect to query, key and value.
 
-
-def unfold(folded: Tensor, group: int) -> Tensor:
-    """[R, K, g·t, d] → [R, K·g, t, d]."""
-    return folded.unflatten(2, (group, -1)).flatten(1, 2)
-
-
-def spread(shared: Tensor, group: int) -> Tensor:
-    """[R, K, L, d] → [R, K·g, L, d], each head repeated for the queries it serves."""
-    return shared.repeat_interleave(group, dim=1)
-
-
-def _gradients(
-    grad: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    output: Tensor,
-    total: Tensor,
-    mask: Tensor | None,
-    scaling: float,
-    causal: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    if fused_serves(query, 0.0):
-        return _FUSED_BACKWARD(
-            grad, query, key, value, output, total, 0.0, causal, attn_mask=mask, scale=scaling
-        )
-    weights = torch.exp(_scores(query, key, mask, scaling, causal) - total.unsqueeze(-1))
+    Output and log-sum-exp may be those over more keys than these: the gradients are then these
+    keys' part.
+    """
+    if keep is None and fused_serves(query):
+        given = [_unfolded(x, causal) for x in (grad, query)]
+        given += [_spread(x, causal) for x in (key, value)]
+        given += [_unfolded(output, causal), _unfolded(total.unsqueeze(-1), causal).squeeze(-1)]
+        found = _FUSED_BACKWARD(*given, 0.0, bool(causal), attn_mask=mask, scale=scaling)
+        shared = (x.unflatten(1, (-1, causal)).sum(2) if causal else x for x in found[1:])
+        return found[0].reshape(query.shape), *shared
+    scores = _scores(query, key, mask, scaling, causal)
+    weights = torch.exp(scores - total.unsqueeze(-1))
     inner = (grad.float() * output.float()).sum(-1, keepdim=True)
-    slope = weights * (grad.float() @ value.float().transpose(-1, -2) - inner) * scaling
-    slope = slope.to(query.dtype)
+    reach = grad.float() @ value.float().transpose(-1, -2)
+    reach = reach if keep is None else reach * keep
+    slope = (weights * (reach - inner) * scaling).to(query.dtype)
+    weights = weights if keep is None else weights * keep
     return (
         slope @ key,
         slope.transpose(-1, -2) @ query,
@@ -136,58 +101,23 @@ def merge(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[
     return output.addcmul_(second[0], share), total
 
 
-def dropout_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    scaling: float,
-    keep: Tensor,
-    causal: int = 0,
-) -> tuple[Tensor, Tensor]:
-    """`tile_attention` whose weights are multiplied by ``keep`` [R, K, g·t, L] (0 or 1/(1-p))."""
-    scores = _scores(query, key, mask, scaling, bool(causal), causal)
-    total = scores.logsumexp(dim=-1)
-    weights = torch.exp(scores - total.unsqueeze(-1)) * keep
-    return weights.to(value.dtype) @ value, total
+def _unfolded(folded: Tensor, group: int) -> Tensor:
+    """[R, K, g·t, d] → [R, K·g, t, d], for causal calls; as it is for group 0."""
+    return folded.unflatten(2, (group, -1)).flatten(1, 2) if group else folded
 
 
-def dropout_gradients(
-    grad: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    output: Tensor,
-    total: Tensor,
-    mask: Tensor | None,
-    scaling: float,
-    keep: Tensor,
-    causal: int = 0,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of `dropout_attention`, given the same ``keep``."""
-    scores = _scores(query, key, mask, scaling, bool(causal), causal)
-    weights = torch.exp(scores - total.unsqueeze(-1))
-    inner = (grad.float() * output.float()).sum(-1, keepdim=True)
-    reach = (grad.float() @ value.float().transpose(-1, -2)) * keep
-    slope = (weights * (reach - inner) * scaling).to(query.dtype)
-    dropped = (weights * keep).to(grad.dtype)
-    return slope @ key, slope.transpose(-1, -2) @ query, dropped.transpose(-1, -2) @ grad
+def _spread(shared: Tensor, group: int) -> Tensor:
+    """[R, K, L, d] → [R, K·g, L, d], each head repeated for the queries it serves."""
+    return shared.repeat_interleave(group, dim=1) if group > 1 else shared
 
 
-def _scores(
-    query: Tensor,
-    key: Tensor,
-    mask: Tensor | None,
-    scaling: float,
-    causal: bool,
-    folded: int = 1,
-) -> Tensor:
-    """Scores in float32, [R, K, g·t, L]; ``folded`` heads stand one after the other if causal."""
+def _scores(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float, causal: int) -> Tensor:
+    """Scores in float32, [R, K, g·t, L]; with ``causal`` g heads stand one after the other."""
     scores = (query @ key.transpose(-1, -2)).float() * scaling
     if mask is not None:
         scores = scores + mask
     if causal:
-        queries, keys = scores.shape[-2] // folded, scores.shape[-1]
+        queries, keys = scores.shape[-2] // causal, scores.shape[-1]
         future = torch.ones(queries, keys, dtype=torch.bool, device=scores.device).triu(1)
-        scores = scores.masked_fill(future.repeat(folded, 1), -torch.inf)
+        scores = scores.masked_fill(future.repeat(causal, 1), -torch.inf)
     return scores

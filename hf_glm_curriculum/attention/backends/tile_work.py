@@ -17,6 +17,9 @@ from hf_glm_curriculum.attention.backends.base import AttentionProblem
 from hf_glm_curriculum.attention.backends.rows import HeadRows
 from hf_glm_curriculum.attention.backends.tiles import KeyPart, TileBatch
 
+TABLE_TILES = 4
+"""Tables of row numbers are made where a call has a tile for so many blocks."""
+
 
 class Gathering:
     """The tensors of a call as rows, and room for what is gathered from them."""
@@ -29,29 +32,45 @@ class Gathering:
         self.rows = tuple(HeadRows.of(x) for x in tensors)
         self.heads, self.kv_heads = tensors[0].shape[1], tensors[1].shape[1]
         self.problem, self.seed = problem, seed
-        slots = problem.layout.key_slots
-        filled = torch.from_numpy(np.where(slots < 0, slots[:, :1], slots)).reshape(-1)
-        asked = torch.from_numpy(problem.layout.query_slots.clip(min=0)).reshape(-1)
-        filled, self.asked = filled.to(self.query.device), asked.to(self.query.device)
-        query, key, value = self.rows
-        alike = key.strides == value.strides
-        self._bases = (query.base(self.asked), key.base(filled))
-        self._bases += (self._bases[1] if alike else value.base(filled),)
-        self._offsets = tuple(
-            rows.head_offsets(heads)[:, None]
-            for rows, heads in zip(
-                self.rows, (self.heads, self.kv_heads, self.kv_heads), strict=True
-            )
+        layout = problem.layout
+        self._slots = (
+            self._on_device(layout.query_slots.clip(min=0)),
+            self._on_device(layout.key_slots),
         )
-        self._alike = alike
+        self._alike = self.rows[1].strides == self.rows[2].strides
+        # Tables of row numbers pay where keys are gathered more than once, not in decoding.
+        self._bases: tuple[Tensor, ...] | None = None
+        if layout.tiles * TABLE_TILES >= layout.blocks:
+            key_slots = self._filled(torch.arange(layout.key_slots.size, device=self.query.device))
+            self._bases = (
+                self.rows[0].base(self._slots[0]),
+                *(rows.base(key_slots) for rows in self.rows[1:]),
+            )
         self._room: dict[int, Tensor] = {}
+
+    def _on_device(self, slots: np.ndarray) -> Tensor:
+        return torch.from_numpy(slots).reshape(-1).to(self.query.device)
+
+    def _filled(self, places: Tensor) -> Tensor:
+        """Key slots at places in the list of blocks' keys; the block's first past its end."""
+        slots = self._slots[1]
+        found, size = slots[places], self.problem.layout.block_size
+        return torch.where(found < 0, slots[places // size * size], found)
+
+    def asked(self, places: Tensor) -> Tensor:
+        """Query slots at places in the list of tiles' queries."""
+        return self._slots[0][places]
 
     def index(self, number: int, places: Tensor) -> Tensor:
         """Rows [R, K, L] of tensor ``number`` for places [R, L] (all heads) or [R, K, L]."""
-        base = self._bases[number].index_select(0, places.reshape(-1)).view(places.shape)
+        rows, heads = self.rows[number], self.kv_heads if number else self.heads
+        if self._bases is not None:
+            base = self._bases[number].index_select(0, places.reshape(-1)).view(places.shape)
+        else:
+            base = rows.base(self._filled(places) if number else self.asked(places))
         if places.dim() == 2:
             base = base.unsqueeze(1)
-        return base + self._offsets[number]
+        return base + rows.head_offsets(heads)[:, None]
 
     def key_and_value_index(self, places: Tensor) -> tuple[Tensor, Tensor]:
         """Rows of keys and of values; one tensor where both lie alike in memory."""
@@ -82,7 +101,7 @@ class TileQueries:
         index = tensors.index(0, batch.queries)
         self.query = tensors.rows[0].flat.index_select(0, index.reshape(-1)).view(*self.shape, -1)
         head = torch.arange(tensors.heads, device=batch.queries.device)
-        slots = tensors.asked[batch.queries]
+        slots = tensors.asked(batch.queries)
         self.all_places = (slots.unsqueeze(1) * tensors.heads + head[:, None]).reshape(-1)
         self.real, self.places = None, self.all_places
         if batch.real is not None:
@@ -111,31 +130,20 @@ class TileQueries:
 
     def attend(self) -> tuple[Tensor, Tensor]:
         """Output [R, K, g·t, d] of the tiles and log-sum-exp [R, K, g·t]."""
-        scaling = self.tensors.problem.scaling
         found = []
         for place, part, key, value, _ in self._parts():
-            inputs = (self.query, key, value, part.mask(self.group, self.query.dtype), scaling)
-            if self.tensors.problem.dropout > 0:
-                keep = self._keep(place, part)
-                found.append(kernels.dropout_attention(*inputs, keep, self._causal(part)))
-            else:
-                found.append(kernels.tile_attention(*inputs, self._causal(part)))
+            found.append(kernels.tile_attention(self.query, key, value, *self._rules(place, part)))
         return found[0] if len(found) == 1 else kernels.merge(*found)
 
     def differentiate(
         self, grad: Tensor, output: Tensor, total: Tensor, d_key: Tensor, d_value: Tensor
     ) -> Tensor:
         """Gradient of the queries; those of keys and values are added to their rows."""
-        scaling = self.tensors.problem.scaling
         size, d_query = grad.shape[-1], None
         for place, part, key, value, index in self._parts():
-            mask = part.mask(self.group, self.query.dtype)
-            inputs = (grad, self.query, key, value, output, total, mask, scaling)
-            if self.tensors.problem.dropout > 0:
-                keep = self._keep(place, part)
-                slopes = kernels.dropout_gradients(*inputs, keep, self._causal(part))
-            else:
-                slopes = kernels.tile_gradients(*inputs, self._causal(part))
+            slopes = kernels.tile_gradients(
+                grad, output, total, self.query, key, value, *self._rules(place, part)
+            )
             d_query = slopes[0] if d_query is None else d_query + slopes[0]
             key_slope = slopes[1]
             if part.delta is not None and self.tensors.problem.shift is not None:
@@ -154,8 +162,12 @@ class TileQueries:
                 key = self.tensors.problem.shift(key, part.delta)
             yield place, part, key, self.tensors.gather(2, index[1]), index
 
-    def _causal(self, part: KeyPart) -> int:
-        return self.group if part.causal else 0
+    def _rules(self, place: int, part: KeyPart) -> tuple[Tensor | None, float, int, Tensor | None]:
+        """What a kernel must know of a part: mask, scaling, causality, dropout."""
+        problem = self.tensors.problem
+        keep = self._keep(place, part) if problem.dropout > 0 else None
+        mask = part.mask(self.group, self.query.dtype)
+        return mask, problem.scaling, self.group if part.causal else 0, keep
 
     def _keep(self, place: int, part: KeyPart) -> Tensor:
         """What dropout leaves of the weights of a part, the same in forward and backward."""
