@@ -1,9 +1,9 @@
 """``beyond_length``: SmolLM2-135M, trained on 8,192 tokens, reading past that length.
 
 A contract followed by others, with planted facts and clauses, at 1×, 2× and 4× the trained length:
-the loss over the last 2,048 tokens, beside that of dense attention which reads the last 8,192 tokens
-of the same text alone, and the mean probability (geometric) of the right answer to questions about
-what was planted. Arms: dense attention as it is, dynamic NTK and YaRN (both as
+the loss over the last 2,048 tokens, beside that of dense attention which reads the last 8,192
+tokens of the same text alone, and the mean probability (geometric) of the right answer to questions
+about what was planted. Arms: dense attention as it is, dynamic NTK and YaRN (both as
 transformers has them, scaled to the length read), position-graph attention with original
 positions, and with compact ones. The default reads 4× with the compact arm alone, since a dense
 pass over 32,768 tokens takes most of an hour on two cores; ``--full`` reads it with all.
@@ -96,8 +96,8 @@ def main() -> None:
         row = {
             "measure": f"{times}×, {arm}: loss / dense's on the last {TRAINED:,} tokens alone",
             "value": value["loss"] / value["inside"],
-            "note": f"loss {value['loss']:.3f} and {value['inside']:.3f}; planted: probability {value['probability']:.3f}, "
-            f"{value['right']} of {value['asked']} right",
+            "note": f"loss {value['loss']:.3f} and {value['inside']:.3f}; planted: probability "
+            f"{value['probability']:.3f}, {value['right']} of {value['asked']} right",
         }
         if (arm, times) == ("compact positions", 4):
             row |= {"target": "≤ 1.10", "met": value["loss"] <= 1.1 * value["inside"]}
