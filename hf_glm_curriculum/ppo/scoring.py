@@ -1,4 +1,4 @@
-"""From a rollout to what trains: scores, masks, shares, weights of rows, KL coefficients."""
+"""From a rollout to what trains: scores, masks, importance, weights of rows, KL coefficients."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ from torch import Tensor
 from hf_glm_curriculum.errors import ConfigError, DataError, StateError
 from hf_glm_curriculum.rewards.dimensions import (
     check_dimensions,
-    check_mask,
     check_scores,
     dimension_index,
     open_mask,
@@ -136,19 +135,6 @@ class DimensionWeights:
         weights = self._in_use(unlocked).to(scores)
         filled = torch.where(opened, scores, baseline.to(scores).expand_as(scores))
         return filled @ (weights / weights.sum())
-
-    def shares(self, mask: Tensor) -> Tensor:
-        """ω_d = w_d·m_d / Σ w·m for each row, [B, D]; rows with nothing open are all 0.
-
-        What each dimension's advantage weighs where advantages, not rewards, are summed.
-
-        Raises:
-            DataError: if the mask is not [B, D].
-        """
-        opened = check_mask(mask, mask.new_zeros((mask.shape[0], len(self.weights)))).float()
-        weighted = opened * self.vector().to(opened)
-        total = weighted.sum(dim=1, keepdim=True)
-        return torch.where(total > 0, weighted / total.clamp_min(1e-30), 0.0)
 
     def observe(self, scores: Tensor, mask: Tensor | None = None) -> None:
         """Take open scores into the running means.

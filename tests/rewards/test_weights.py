@@ -73,14 +73,6 @@ def test_a_locked_dimension_leaves_both_sums():
     assert r.item() == pytest.approx(0.35)
 
 
-def test_shares_are_what_advantages_weigh():
-    mask = torch.tensor([[True, True, True], [False, True, True], [False, False, False]])
-    shares = DimensionWeights().shares(mask)
-    assert shares[0].tolist() == pytest.approx([2 / 3.5, 1 / 3.5, 0.5 / 3.5])
-    assert shares[1].tolist() == pytest.approx([0, 1 / 1.5, 0.5 / 1.5])
-    assert shares[2].tolist() == [0, 0, 0]
-
-
 def test_names():
     assert DimensionWeights(logic=3).weights == {"factual": 2.0, "logic": 3.0, "compliance": 0.5}
     three = DimensionWeights(helpful=1, honest=2, harmless=1)
