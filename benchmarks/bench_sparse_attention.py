@@ -30,6 +30,8 @@ from hf_glm_curriculum.attention.sequence_state import SequenceState
 HEADS, KV_HEADS, SIZE, TOP_K = 9, 3, 64, 2048
 ARMS = {
     "position": {"selection": "position"},
+    "position, blocks of 256": {"selection": "position", "block_size": 256, "window": 256},
+    "content, blocks of 128": {"selection": "content", "block_size": 128, "query_block": 128},
     "content, 64 queries a choice": {"selection": "content", "query_block": 64},
     "content, 16 queries a choice": {"selection": "content", "query_block": 16, "probe": 4},
     "hybrid (defaults)": {},
@@ -127,7 +129,7 @@ def main() -> None:
                 {
                     "measure": f"{length:,} tokens, {arm}: dense / ours",
                     "value": ratio,
-                    **(checked if arm == "position" else {}),
+                    **(checked if arm.startswith("position") else {}),
                     "note": f"{best['dense']:.1f} s dense, {best[arm]:.2f} s ours",
                 }
             )
