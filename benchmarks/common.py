@@ -14,6 +14,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from claims import claims_table
+
 from hf_glm_curriculum.storage import atomic_write_json, atomic_write_text
 
 FOLDER = Path(__file__).resolve().parent
@@ -74,8 +76,10 @@ def write_table() -> None:
         "Written by the benchmarks themselves; each section ends with the command that repeats "
         "it. Ratios are of one run on one machine.",
     ]
-    for path in sorted(RESULTS.glob("*.json")):
-        result = json.loads(path.read_text("utf-8"))
+    results = [json.loads(path.read_text("utf-8")) for path in sorted(RESULTS.glob("*.json"))]
+    parts += ["", "## The articles' claims", ""]
+    parts += claims_table({result["name"]: result for result in results})
+    for result in results:
         parts += ["", f"## {result['name']}", "", *_table(result["rows"]), ""]
         sizes = ", ".join(f"{k} {v}" for k, v in result["sizes"].items())
         made = ", ".join(f"{k} {v}" for k, v in result["environment"].items())
