@@ -19,6 +19,16 @@ if TYPE_CHECKING:
     from hf_glm_curriculum.attention.registration import (
         enable_position_graph as enable_position_graph,
     )
+    from hf_glm_curriculum.curriculum.temperature import TemperatureField as TemperatureField
+    from hf_glm_curriculum.curriculum.temperature_callback import (
+        TemperatureFieldCallback as TemperatureFieldCallback,
+    )
+    from hf_glm_curriculum.curriculum.temperature_loss import (
+        TemperatureFieldLoss as TemperatureFieldLoss,
+    )
+    from hf_glm_curriculum.curriculum.temperature_processor import (
+        TemperatureFieldLogitsProcessor as TemperatureFieldLogitsProcessor,
+    )
     from hf_glm_curriculum.data.audit import audit_files as audit_files
     from hf_glm_curriculum.data.audit import audit_records as audit_records
     from hf_glm_curriculum.data.content_id import content_ids as content_ids
@@ -102,6 +112,10 @@ _PUBLIC = {
     "SignalJudge": "lifespan.judges",
     "StructuredRewardConfig": "rewards.config",
     "StructuredRewardModel": "rewards.model",
+    "TemperatureField": "curriculum.temperature",
+    "TemperatureFieldCallback": "curriculum.temperature_callback",
+    "TemperatureFieldLogitsProcessor": "curriculum.temperature_processor",
+    "TemperatureFieldLoss": "curriculum.temperature_loss",
     "audit_files": "data.audit",
     "audit_records": "data.audit",
     "check_loss": "losses.check",
@@ -148,6 +162,10 @@ __all__ = [
     "SignalJudge",
     "StructuredRewardConfig",
     "StructuredRewardModel",
+    "TemperatureField",
+    "TemperatureFieldCallback",
+    "TemperatureFieldLogitsProcessor",
+    "TemperatureFieldLoss",
     "audit_files",
     "audit_records",
     "check_loss",

@@ -151,24 +151,54 @@ class TemperatureLoss:
     Above 1 it presses less on tokens that are right already, below 1 more.
 
     Args:
-        temperature: τ > 0.
+        temperature: τ > 0, or a function of the context that returns one number, or [B, T]
+            temperatures at the positions that predict (any number where there is no label). They
+            are constants to the gradient.
+        rescale: multiply a position's loss with its τ. The gradient at the logits is then
+            softmax(z/τ) − one-hot, without the factor 1/τ, which would make warm positions count
+            less. τ² is for distillation, where both distributions are softened.
     """
 
     alignment = NEXT
 
-    def __init__(self, temperature: float) -> None:
+    def __init__(
+        self,
+        temperature: float | Callable[[LossContext], Tensor | float],
+        *,
+        rescale: bool = False,
+    ) -> None:
         """Check the temperature.
 
         Raises:
-            ConfigError: if it is not positive.
+            ConfigError: if it is a number that is not positive.
         """
-        if not temperature > 0:
+        if not callable(temperature) and not temperature > 0:
             raise ConfigError(f"temperature: must be positive, got {temperature}.")
         self.temperature = temperature
+        self.rescale = rescale
 
     def __call__(self, context: LossContext) -> Tensor:
-        """[B, T] nats."""
-        return -context.log_probs(self.temperature)
+        """[B, T] nats, times τ with ``rescale``."""
+        found = self.temperature(context) if callable(self.temperature) else self.temperature
+        if not isinstance(found, Tensor):
+            loss = -context.log_probs(found)
+            return loss * found if self.rescale else loss
+        if found.shape != context.targets.shape:
+            raise ConfigError(
+                f"temperature of term {context.term!r}: must have the labels' shape "
+                f"{tuple(context.targets.shape)}, got {tuple(found.shape)}."
+            )
+        return context.map_tokens(self._tempered, found.detach(), context.targets)
+
+    def _tempered(self, logits: Tensor, temperatures: Tensor, targets: Tensor) -> Tensor:
+        own = temperatures.to(logits)
+        loss = torch.nn.functional.cross_entropy(
+            logits / own[:, None],
+            targets.clamp(min=-100).to(logits.device),
+            ignore_index=-100,
+            reduction="none",
+        )
+        return loss * own if self.rescale else loss
 
 
 class ZLoss:

@@ -1,0 +1,1 @@
+"""In what order, and with how much effort, each instruction is trained."""
