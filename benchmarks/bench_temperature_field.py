@@ -10,6 +10,7 @@ out to have, prompt by prompt, and with the curve of fixed temperatures at equal
 from __future__ import annotations
 
 import argparse
+import copy
 import random
 import statistics
 import sys
@@ -21,19 +22,18 @@ import numpy as np
 import torch
 from common import parser, record
 from planted_faults import Row, self_instruct
-from transformers import LogitsProcessorList, set_seed
+from transformers import LogitsProcessor, LogitsProcessorList, set_seed
 
 from hf_glm_curriculum.curriculum.temperature import TemperatureField
 from hf_glm_curriculum.curriculum.temperature_processor import TemperatureFieldLogitsProcessor
 from hf_glm_curriculum.curriculum.temperature_ranks import rarity
 from hf_glm_curriculum.data.tokenization import tokenize_sft
 from hf_glm_curriculum.evaluation.generation import greedy_config, prepared, prompt_text
-from hf_glm_curriculum.kernels.linear_cross_entropy import linear_cross_entropy
-from hf_glm_curriculum.kernels.output_head import OutputHead
 from hf_glm_curriculum.models import backbone, load_model
 from hf_glm_curriculum.text.repetition import distinct_n
 
 FIXED = (0.7, 0.85, 1.0, 1.15, 1.3)
+MOST_PROMPT_WORDS = 30
 RARE = 0.5
 """A token is rare if more than half of the corpus consists of more frequent ones."""
 
@@ -63,7 +63,10 @@ class Study:
         self.model, self.tokenizer = load_model()
         rows = self_instruct(most_words=160, least_answer_words=15)
         random.Random(args.seed).shuffle(rows)
-        self.rows, others = rows[: args.prompts], rows[args.prompts :]
+        short = [r for r in rows if len(r.prompt.split()) <= MOST_PROMPT_WORDS]
+        self.rows = short[: args.prompts]
+        others = [row for row in rows if row not in self.rows]
+        self.read: Any = None
         self.calibration = self._tokens(others[: args.calibration])
         self.corpus = self._tokens(others)
         self.vocabulary = self.model.config.vocab_size
@@ -84,37 +87,57 @@ class Study:
         made = TemperatureField(low, high, source=source, mean=1.0, token_counts=counts)
         return made.calibrate(self.model, self.calibration)
 
+    def _prompts(self) -> tuple[Any, Any]:
+        """The prompts as they are drawn from, and all but their last token read once for all."""
+        from transformers import DynamicCache
+
+        texts = [prompt_text(self.tokenizer, r.prompt) for r in self.rows]
+        with prepared(self.model, self.tokenizer, self.model.generation_config):
+            batch = self.tokenizer(
+                texts, padding=True, return_tensors="pt", add_special_tokens=False
+            )
+        batch = {k: batch[k] for k in ("input_ids", "attention_mask")}
+        mask = batch["attention_mask"]
+        cache = DynamicCache(config=self.model.config)
+        backbone(self.model)(
+            input_ids=batch["input_ids"][:, :-1],
+            attention_mask=mask[:, :-1],
+            position_ids=(mask.cumsum(1) - 1).clamp(min=0)[:, :-1],
+            past_key_values=cache,
+        )
+        cache.batch_repeat_interleave(self.args.samples)
+        return {k: v.repeat_interleave(self.args.samples, 0) for k, v in batch.items()}, cache
+
     @torch.inference_mode()
     def draw(self, field: TemperatureField, name: str) -> Arm:
         """Samples of every prompt, all in one batch, from the same random state in each arm."""
         start = time.perf_counter()
+        if not self.read:
+            self.read = self._prompts()
+        given, cache = self.read
         config = greedy_config(self.model, self.tokenizer, self.args.tokens)
         config.do_sample, config.top_k = True, 0
         ends: Any = config.eos_token_id
-        texts = [prompt_text(self.tokenizer, r.prompt) for r in self.rows]
-        texts = [t for t in texts for _ in range(self.args.samples)]
-        processor = TemperatureFieldLogitsProcessor(field, record=self.args.tokens, end_ids=ends)
+        warm = TemperatureFieldLogitsProcessor(field, record=self.args.tokens, end_ids=ends)
+        plain = PlainLosses()
         set_seed(self.args.seed)
         with prepared(self.model, self.tokenizer, config):
-            batch = self.tokenizer(
-                texts, padding=True, return_tensors="pt", add_special_tokens=False
+            out = self.model.generate(
+                **given,
+                cache=copy.deepcopy(cache),
+                logits_processor=LogitsProcessorList([plain, warm]),
             )
-            given = {k: batch[k] for k in ("input_ids", "attention_mask")}
-            out = self.model.generate(**given, logits_processor=LogitsProcessorList([processor]))
-        used = processor.recorded(out)
-        arm = self._measured(out, given, ~used.isnan(), float(used.nanmean()))
+        used = warm.recorded(out)
+        new = out[:, given["input_ids"].shape[1] :]
+        arm = self._measured(new, plain.losses(out), ~used.isnan(), float(used.nanmean()))
         sys.stderr.write(
             f"{name}: {time.perf_counter() - start:.0f} s, mean {arm.mean:.3f}, perplexity "
             f"{arm.perplexity:.2f}, distinct-2 {statistics.mean(arm.distinct):.3f}, recall "
-            f"{statistics.mean(arm.recall):.3f}\n"
+            f"{np.nanmean(arm.recall):.3f}, {arm.length:.0f} tokens\n"
         )
         return arm
 
-    def _measured(self, out: Any, given: Any, drawn: Any, mean: float) -> Arm:
-        width = given["input_ids"].shape[1]
-        mask = torch.cat([given["attention_mask"], drawn.long()], dim=1)
-        loss = self._losses(out, mask, width)
-        new = out[:, width:]
+    def _measured(self, new: Any, losses: Any, drawn: Any, mean: float) -> Arm:
         n = self.args.samples
         arm = Arm(mean, [], [], [], float(drawn.sum(1).float().mean()))
         for place, row in enumerate(self.rows):
@@ -122,7 +145,7 @@ class Study:
             kept = [t[m].tolist() for t, m in zip(new[part], drawn[part], strict=True)]
             texts = self.tokenizer.batch_decode(kept, skip_special_tokens=True)
             arm.distinct.append(distinct_n(texts, 2))
-            arm.loss.append(float(loss[part].sum() / drawn[part].sum()))
+            arm.loss.append(float(losses[part][drawn[part]].mean()))
             arm.recall.append(self._recall(row, {t for one in kept for t in one}))
         return arm
 
@@ -132,21 +155,30 @@ class Study:
         wanted = {t for t in self.tokenizer(row.response)["input_ids"] if self.rare[t]} - asked
         return len(wanted & said) / len(wanted) if wanted else float("nan")
 
-    def _losses(self, out: Any, mask: Any, width: int) -> Any:
-        """[B, S] nats of the drawn tokens at temperature 1, 0 after the end."""
-        head = OutputHead.of(self.model)
-        found = []
-        for ids, seen in zip(out.split(16), mask.split(16), strict=True):
-            places = (seen.cumsum(1) - 1).clamp(min=0)
-            hidden = backbone(self.model)(
-                input_ids=ids, attention_mask=seen, position_ids=places, use_cache=False
-            ).last_hidden_state
-            labels = torch.where(seen[:, width:] > 0, ids[:, width:], -100)
-            scores = linear_cross_entropy(
-                hidden[:, width - 1 : -1].contiguous(), head.weight, labels, distribution=False
-            )
-            found.append(-scores.log_probs)
-        return torch.cat(found)
+
+class PlainLosses(LogitsProcessor):
+    """Nats of the drawn tokens at temperature 1, from the scores that drew them."""
+
+    def __init__(self) -> None:
+        """Start a generation."""
+        self._found: list[Any] = []
+        self._last: Any = None
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        """Note what the last step drew; scores go on as they are."""
+        self._note(input_ids[:, -1])
+        self._last = scores.log_softmax(-1)
+        return scores
+
+    def losses(self, sequences: Any) -> Any:
+        """[B, S]."""
+        self._note(sequences[:, -1])
+        self._last = None
+        return torch.stack(self._found, 1)
+
+    def _note(self, tokens: Any) -> None:
+        if self._last is not None:
+            self._found.append(-self._last.gather(1, tokens[:, None])[:, 0])
 
 
 def difference(ours: list[float], theirs: list[float], seed: int) -> tuple[float, float, float]:
