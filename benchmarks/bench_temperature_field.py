@@ -60,6 +60,7 @@ class Study:
     def __init__(self, args: argparse.Namespace) -> None:
         """Load everything; prompts and calibration rows are different instructions."""
         self.args = args
+        self.model: Any
         self.model, self.tokenizer = load_model()
         rows = self_instruct(most_words=160, least_answer_words=15)
         random.Random(args.seed).shuffle(rows)
@@ -75,7 +76,7 @@ class Study:
         assert self.counts.token_counts is not None
         self.rare = rarity(self.counts.token_counts) >= RARE
 
-    def _tokens(self, rows: list[Row]) -> list[dict[str, Any]]:
+    def _tokens(self, rows: list[Row]) -> list[Any]:
         from datasets import Dataset
 
         texts = Dataset.from_list([{"prompt": r.prompt, "response": r.response} for r in rows])
@@ -103,7 +104,7 @@ class Study:
             input_ids=batch["input_ids"][:, :-1],
             attention_mask=mask[:, :-1],
             position_ids=(mask.cumsum(1) - 1).clamp(min=0)[:, :-1],
-            past_key_values=cache,
+            cache=cache,
         )
         cache.batch_repeat_interleave(self.args.samples)
         return {k: v.repeat_interleave(self.args.samples, 0) for k, v in batch.items()}, cache

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import html
+import logging
 import math
 import unicodedata
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,12 @@ from hf_glm_curriculum.errors import ConfigError
 from hf_glm_curriculum.figures import new_figure, save_figure
 from hf_glm_curriculum.storage import atomic_write_text
 
+logger = logging.getLogger(__name__)
+
 Pieces = Sequence[tuple[str, float]]
 """Stretches of a text and their temperatures, NaN for none."""
 
-COLUMNS = 88
+COLUMNS = 108
 _COLD, _MILD, _WARM = (96, 150, 216), (247, 247, 242), (224, 106, 80)
 _NONE = (222, 222, 222)
 # Latin letters first; the rest where installed, for texts that need them.
@@ -57,9 +61,18 @@ def write_picture(field: TemperatureField, pieces: Pieces, path: Path) -> Path:
     """
     ends = sorted((field.low, field.high))
     if path.suffix == ".png":
-        save_figure(text_figure(pieces, ends[0], ends[1]), path)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            save_figure(text_figure(pieces, ends[0], ends[1]), path)
+        if any("Glyph" in str(warning.message) for warning in caught):
+            logger.warning(
+                "hf_glm_curriculum: %s: no installed font has some of the text's characters; "
+                "write .html instead.",
+                path.name,
+            )
     elif path.suffix == ".html":
-        atomic_write_text(path, text_html(pieces, ends[0], ends[1]))
+        page = text_html(pieces, ends[0], ends[1])
+        atomic_write_text(path, f'<!doctype html><meta charset="utf-8">\n{page}')
     else:
         raise ConfigError(f"path: must end in .png or .html, got {path.name!r}.")
     return path
@@ -86,7 +99,7 @@ def text_html(pieces: Pieces, low: float, high: float) -> str:
 
 
 def text_figure(pieces: Pieces, low: float, high: float) -> Any:
-    """A figure of the text in lines of 88 columns, and the scale of its colours."""
+    """A figure of the text in lines of 108 columns, and the scale of its colours."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LinearSegmentedColormap, Normalize
     from matplotlib.patches import Rectangle
@@ -101,7 +114,7 @@ def text_figure(pieces: Pieces, low: float, high: float) -> Any:
     for row, column, text, width, temperature in cells:
         colour = tuple(part / 255 for part in _colour(temperature, low, high))
         axes.add_patch(Rectangle((column, row + 0.06), width, 0.88, color=colour, lw=0))
-        axes.text(column, row + 0.5, text, fontsize=8.2, family=font, va="center", parse_math=False)
+        axes.text(column, row + 0.5, text, fontsize=10, family=font, va="center", parse_math=False)
     scale = LinearSegmentedColormap.from_list(
         "temperature", [tuple(part / 255 for part in c) for c in (_COLD, _MILD, _WARM)]
     )

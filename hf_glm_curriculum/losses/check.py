@@ -247,8 +247,10 @@ def _closed_form(function: Any) -> tuple[float, list[list[float]]] | None:
     if isinstance(function, CausalLMLoss | InstructionLoss | MaskedLMLoss):
         return _softmax_form(1.0)
     if isinstance(function, TemperatureLoss):
-        plain = not (function.rescale or callable(function.temperature))
-        return _softmax_form(function.temperature) if plain else None
+        temperature = function.temperature
+        if isinstance(temperature, float | int) and not function.rescale:
+            return _softmax_form(temperature)
+        return None
     if isinstance(function, ZLoss):
         logs = [math.log(sum(math.exp(z) for z in row)) for row in TWO_BY_TWO]
         rows = [
