@@ -101,6 +101,7 @@ class CurriculumMixture(datasets.IterableDataset):
         self._board = MixtureBoard(len(names), max_changes, window)
         self._log = ChangeLog(self._board, first)
         self._early = EarlyAsks()
+        self._held: dict[str, float] | None = None
         self._stream = MixtureStream(self._sources, self._board, unit == "label_tokens", stratify)
         features = self._sources[0].dataset.features
         if features is None:
@@ -176,6 +177,9 @@ class CurriculumMixture(datasets.IterableDataset):
             StateError: if the row is drawn already or lies before the last change.
         """
         asked = check_ratios(ratios, self.source_names, self._stratify)
+        if self._held is not None:
+            self._held = self._named(asked)
+            return self._log.last.row
         event = event_under_way()
         unread = event is not None and event.name in UNREAD_EVENTS
         if event is not None:
@@ -186,6 +190,27 @@ class CurriculumMixture(datasets.IterableDataset):
             if unread:
                 self._early.note(event, ratios, step)
         return self._ask(asked, step, unread)
+
+    def hold(self, ratios: Mapping[str, float], step: int | None = None) -> int:
+        """Ask for ratios that stay until :meth:`release`, whatever others ask for meanwhile.
+
+        What they ask for last is remembered and holds from the release on, so that the order of
+        callbacks does not matter. Arguments and result as of :meth:`set_ratios`.
+
+        Raises:
+            ConfigError: as :meth:`set_ratios`.
+            StateError: as :meth:`set_ratios`.
+        """
+        wanted = self.ratios if self._held is None else self._held
+        self._held = None
+        row = self.set_ratios(ratios, step)
+        self._held = wanted
+        return row
+
+    def release(self, step: int | None = None) -> int:
+        """Go back to what was last asked for before or during the hold; see :meth:`hold`."""
+        wanted, self._held = self._held, None
+        return self._log.last.row if wanted is None else self.set_ratios(wanted, step)
 
     def _ask(self, asked: list[float], step: int | None, unread: bool) -> int:
         """Enter a change; ``unread`` before the run has read a row. Returns its first row."""
@@ -271,6 +296,7 @@ class CurriculumMixture(datasets.IterableDataset):
         self._ask_again(event_under_way())
 
     def _restart(self) -> None:
+        self._held = None
         self._clock.origin = (0, 0)
         self._log.replace([one for one in self._log.entries if one.row == 0])
         self._stream.begin(None)
@@ -291,7 +317,7 @@ class CurriculumMixture(datasets.IterableDataset):
         drawn = self._stream.state_at(origin[1])
         rows = self._clock.rows_per_step
         state = MixtureState(self._identity, self._log.entries, drawn, origin, first, rows)
-        return state.as_dict()
+        return state.as_dict() | {"held": self._held}
 
     def load_state_dict(self, state_dict: dict[str, Any], replay: bool | None = None) -> None:
         """Go on from :meth:`state_dict`; call it before rows are read.
@@ -321,6 +347,7 @@ class CurriculumMixture(datasets.IterableDataset):
             start, origin = saved.position(), saved.origin
         self._clock.origin = origin
         self._log.replace(saved.changes)
+        self._held = state_dict.get("held")
         self._stream.begin(start)
         self._ask_again(event)
 

@@ -287,8 +287,8 @@ for _name in _PREPARING:
 
 
 def unsampled(dataset: Any) -> Any:
-    """The data set behind a :class:`LifespanSampling`; anything else as it is."""
-    return dataset.unsampled if isinstance(dataset, LifespanSampling) else dataset
+    """The rows behind a data set that lays them out otherwise; anything else as it is."""
+    return getattr(dataset, "unsampled", dataset)
 
 
 def _row_weights(life: SampleLife, rows: int) -> Tensor:
