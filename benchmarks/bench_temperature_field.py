@@ -4,7 +4,8 @@ Answers to real instructions: distinct-2, recall of the reference answers' rare 
 perplexity of the samples under the same model at temperature 1. Fields: by entropy, by expected
 rarity, and the opposite of the first; all from 0.7 to 1.3 and calibrated on other instructions'
 answers to a mean of 1. Each is compared with a fixed temperature equal to the mean that it turned
-out to have, prompt by prompt, and with the curve of fixed temperatures at equal perplexity.
+out to have, prompt by prompt, and with the curve of fixed temperatures at equal perplexity. With
+``--top-p 0.9`` the tail is cut behind the temperature, as is usual.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ class Study:
             self.read = self._prompts()
         given, cache = self.read
         config = greedy_config(self.model, self.tokenizer, self.args.tokens)
-        config.do_sample, config.top_k = True, 0
+        config.do_sample, config.top_k, config.top_p = True, 0, self.args.top_p
         ends: Any = config.eos_token_id
         warm = TemperatureFieldLogitsProcessor(field, record=self.args.tokens, end_ids=ends)
         plain = PlainLosses()
@@ -235,6 +236,7 @@ def main() -> None:
     flags.add_argument("--samples", type=int, default=3, help="of each prompt")
     flags.add_argument("--tokens", type=int, default=64, help="of a sample at most")
     flags.add_argument("--calibration", type=int, default=48, help="rows")
+    flags.add_argument("--top-p", type=float, default=1.0, help="cut behind the temperature")
     args = flags.parse_args()
     if args.full:
         args.prompts, args.samples, args.tokens = 64, 5, 96
@@ -253,7 +255,7 @@ def main() -> None:
         rows.append(line(f"field by {name}", arm))
         comparisons += compared(f"field by {name}", arm, fixed, same, args.seed)
     record(
-        "temperature_field",
+        "temperature_field" if args.top_p == 1.0 else "temperature_field_top_p",
         rows + comparisons,
         args.seed,
         model="SmolLM2-135M",
@@ -261,6 +263,7 @@ def main() -> None:
         samples=args.samples,
         tokens=args.tokens,
         calibration_rows=args.calibration,
+        top_p=args.top_p,
     )
 
 
