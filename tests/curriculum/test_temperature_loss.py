@@ -22,6 +22,8 @@ from hf_glm_curriculum.errors import ConfigError
 from hf_glm_curriculum.kernels.output_head import OutputHead
 from hf_glm_curriculum.losses.terms import CausalLMLoss, TemperatureLoss
 from tests.conftest import build_model
+from tests.lifespan.runs import Collator, random_rows
+from tests.lifespan.runs import train as train_on_host
 
 B, T, V, H = 2, 8, 11, 5
 COUNTS = torch.arange(V, 0, -1)
@@ -187,6 +189,33 @@ def test_a_composite_adds_the_term():
         warmed, targets
     )
     assert composite(logits, labels).item() == pytest.approx(wanted.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("by", ["distribution", "label"])
+@pytest.mark.parametrize("host", [{}, {"sft": True}, {"sft": True, "loss_type": "nll"}])
+def test_on_every_host_the_gradient_is_that_written_by_hand(host, by):
+    rows = random_rows(8)
+    field = TemperatureField(0.5, 2.0)
+    if by == "label":
+        counts = torch.arange(260, 0, -1)
+        field = TemperatureField(0.5, 2.0, source="frequency", token_counts=counts)
+    found = train_on_host(
+        [CompositeLossCallback(CompositeLoss({"field": TemperatureFieldLoss(field, by)}))],
+        rows=rows,
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=4,
+        max_steps=1,
+        max_grad_norm=0.0,
+        **host,
+    )
+    model, batch = build_model().train(), Collator()(rows)
+    logits = model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits[:, :-1]
+    targets = batch["labels"][:, 1:]
+    tau = field.of_tokens(targets.clamp(min=0)) if by == "label" else field.temperatures(logits)
+    warmed = (logits / tau[..., None]).transpose(1, 2)
+    functional.cross_entropy(warmed, targets).backward()
+    wanted = torch.cat([p.grad.flatten() for p in model.parameters()])
+    assert (found.grads[0] - wanted).norm() <= 1e-5 * wanted.norm()
 
 
 def train(folder, field, steps=4, resume=None, **settings):
