@@ -6,7 +6,9 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from hf_glm_curriculum.errors import HfGlmCurriculumError
 from hf_glm_curriculum.evaluation import (
+    report_curriculum,
     report_migration,
     report_ppo,
     report_samples,
@@ -34,6 +36,21 @@ _SECTIONS: tuple[tuple[str, str, str, Builder, str], ...] = (
         "what became of both losses.",
         report_migration.migration,
         "This run did not migrate from one objective to another.",
+    ),
+    (
+        "curriculum",
+        "Lanes and switches",
+        "Which effort went into which instructions, and when the monitor fell back on the base "
+        "source and why.",
+        report_curriculum.curriculum,
+        "This run had no lanes and no alignment monitor.",
+    ),
+    (
+        "attention",
+        "What queries saw",
+        "The position graph's budget in training: how many keys a query saw, of those before it.",
+        report_curriculum.attention,
+        "This run attended to everything.",
     ),
     (
         "ppo",
@@ -80,6 +97,13 @@ _SECTIONS: tuple[tuple[str, str, str, Builder, str], ...] = (
         "The loss that was trained on; held-out loss is measured on samples that were not.",
         report_sections.curves,
         "The run logged no loss.",
+    ),
+    (
+        "pictures",
+        "Pictures",
+        "What the run's callbacks drew beside the page.",
+        report_curriculum.pictures,
+        "No callback left a picture.",
     ),
     (
         "configuration",
@@ -133,17 +157,20 @@ def _foreign_to(run: RunFolder) -> tuple[str, ...]:
     """Sections that a run of this command cannot have, so that nobody misses them."""
     command = run.run.get("command")
     samples = ("detection", "suspicious", "data-map", "lives")
+    chosen = ("curriculum", "attention", "pictures")  # nobody misses what was not asked for
     if command == "ppo":
-        return (*samples, "migration", "curves")
+        return (*samples, *chosen, "migration", "curves")
     if command == "migrate":
-        return (*samples, "ppo")
-    return ("migration",) if command == "quickstart" else ("migration", "ppo")
+        return (*samples, *chosen, "ppo")
+    return (*chosen, "migration") if command == "quickstart" else (*chosen, "migration", "ppo")
 
 
 def _guarded(build: Builder, run: RunFolder, note: str) -> tuple[str | None, str]:
     """Build a section; content of an unexpected shape becomes a note instead of an error."""
     try:
         return build(run), note
+    except HfGlmCurriculumError as error:
+        return None, str(error)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         reason = f"{type(error).__name__}: {error}"
         return None, f"This part of the run's files has an unexpected shape ({reason})."
