@@ -68,11 +68,12 @@ def instruction_texts(dataset: Any, column: str | None = None, tokenizer: Any = 
         DataError: if there is neither, or a row's is empty.
     """
     names = dataset.column_names
-    column = column or next((name for name in _COLUMNS if name in names), None)
     if column is not None and column not in names:
         raise DataError(f"column: the data set has no {column!r}; it has {', '.join(names)}.")
-    if column is not None:
-        texts = [_text(value) for value in dataset[column]]
+    columns = [column] if column is not None else [name for name in _COLUMNS if name in names]
+    if columns:
+        rows = zip(*(dataset[name] for name in columns), strict=True)
+        texts = [next(filter(None, map(_text, values)), "") for values in rows]
     elif tokenizer is not None:
         reader = DatasetTexts(dataset, tokenizer)
         texts = [(reader.pair(row) or ("", ""))[0] for row in range(len(dataset))]
@@ -90,7 +91,7 @@ def instruction_texts(dataset: Any, column: str | None = None, tokenizer: Any = 
 def _text(value: Any) -> str:
     """Text as it is; of a conversation, what the user says."""
     if isinstance(value, str):
-        return value
+        return value.strip()
     turns = [turn for turn in value or () if turn.get("role") not in ("assistant", "system")]
     return "\n".join(str(turn.get("content") or "") for turn in turns)
 
