@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from hf_glm_curriculum.commands.training_settings import TrainingSettings
 from hf_glm_curriculum.errors import ConfigError
@@ -21,7 +22,28 @@ class SftSources:
 
 
 @dataclass
-class SftCommandConfig(TrainingSettings, SftSources):
+class SftCurriculum:
+    """Who is trained at which pace, and who steps in; see ``docs/methods/curriculum.md``."""
+
+    lanes: dict[str, Any] | None = None
+    """Settings of the lanes (an empty mapping for their defaults); null for one pace for all."""
+
+    monitor: dict[str, Any] | None = None
+    """Settings of the alignment monitor (an empty mapping for its defaults); null for none."""
+
+    losses: dict[str, Any] | None = None
+    """Weights of the loss's terms lm, z and tempered; null for the plain loss."""
+
+    base_data: list[str] = field(default_factory=list)
+    """Data that the monitor goes back to, in any of the same formats."""
+
+    base_share: float = 0.25
+    """Share of the training data with the least instruction entropy that the monitor goes back to
+    where there is no base_data."""
+
+
+@dataclass
+class SftCommandConfig(TrainingSettings, SftCurriculum, SftSources):
     """Supervised fine-tuning with every sample followed; see ``docs/methods/lifespan.md``."""
 
     output_dir: str = "runs/sft"
@@ -69,5 +91,37 @@ class SftCommandConfig(TrainingSettings, SftSources):
             raise ConfigError(
                 f"teacher_weight: must be above 0 and at most 1, got {self.teacher_weight}"
             )
+        self._check_curriculum()
         if self.max_steps == 0 or self.max_steps < -1:
             raise ConfigError(f"max_steps: must be positive, or -1 for none, got {self.max_steps}")
+
+    def _check_curriculum(self) -> None:
+        """Read the sections of the curriculum once, so that what is wrong in them is said now.
+
+        Raises:
+            ConfigError: Naming the setting, or a section that another needs.
+        """
+        if self.base_data and self.monitor is None:
+            raise ConfigError(
+                "base_data: is what the monitor goes back to; give a monitor section, or drop it"
+            )
+        if self.losses is not None and self.teacher is not None:
+            raise ConfigError(
+                "losses: the teacher composes the loss already; use teacher_weight, or drop one"
+            )
+        self.curriculum()
+
+    def curriculum(self) -> Any:
+        """The `CurriculumConfig` of lanes, monitor and losses; None without any of them.
+
+        Raises:
+            ConfigError: Naming the setting.
+        """
+        names = ("lanes", "monitor", "losses")
+        sections = {n: getattr(self, n) for n in names if getattr(self, n) is not None}
+        if not sections:
+            return None
+        from hf_glm_curriculum.config import load_config
+        from hf_glm_curriculum.curriculum.bundle_config import CurriculumConfig
+
+        return load_config(CurriculumConfig, None, {**sections, "base_share": self.base_share})

@@ -16,6 +16,7 @@ from hf_glm_curriculum.commands.run_state import (
     run_record,
 )
 from hf_glm_curriculum.commands.sft_config import SftCommandConfig
+from hf_glm_curriculum.commands.sft_curriculum import chooses_rows, with_curriculum
 from hf_glm_curriculum.commands.sft_data import SftData, SftRecords, prepare_data
 from hf_glm_curriculum.commands.stage_evaluation import StageEvaluation
 from hf_glm_curriculum.config import dump_config, to_dict
@@ -92,7 +93,13 @@ def _fine_tune(
     refuse_foreign_launcher()
     model, tokenizer = load_for_training(config)
     data = prepare_data(records, tokenizer, config)
-    args = training_arguments(config, num_train_epochs=config.epochs, max_steps=config.max_steps)
+    args = training_arguments(
+        config,
+        num_train_epochs=config.epochs,
+        max_steps=config.max_steps,
+        # Lanes lay the rows out themselves.
+        **({"train_sampling_strategy": "sequential"} if chooses_rows(config) else {}),
+    )
     evaluation = StageEvaluation(
         config,
         model,
@@ -154,8 +161,11 @@ def _train(run: _Run, args: Any, plan: FolderPlan) -> dict[str, Any]:
     from hf_glm_curriculum.lifespan.callback import SampleLifespanCallback
     from hf_glm_curriculum.lifespan.confirmed import Confirmed, confirmed_judge
     from hf_glm_curriculum.lifespan.judges import SignalJudge
+    from hf_glm_curriculum.lifespan.sampling import unsampled
 
     config = run.config
+    train, curriculum = with_curriculum(config, run.data.train, run.tokenizer)
+    run.data.train = unsampled(train)  # rows of the base may have come to it
     # Samples that an annotator has kept or corrected are not asked about again.
     confirmed = Confirmed.from_data(run.data.train)
     judge = confirmed_judge(SignalJudge(config.lifespan.suspicion_threshold), confirmed)
@@ -168,8 +178,8 @@ def _train(run: _Run, args: Any, plan: FolderPlan) -> dict[str, Any]:
         heldout = HeldOutLossCallback(run.data.heldout, collate, config.batch_size)
     shown = TrainingProgress(lifespan, heldout)
     callbacks = [lifespan, *long_context_callbacks(config, run.model, run.tokenizer)]
-    callbacks += [*([heldout] if heldout else []), shown]
-    trainer = build_trainer(config, args, run.model, run.tokenizer, run.data.train, callbacks)
+    callbacks += [one for one in (curriculum, heldout, shown) if one is not None]
+    trainer = build_trainer(config, args, run.model, run.tokenizer, train, callbacks)
     if is_main_process():
         say(_announcement(run, plan))
     resume = None if plan.checkpoint is None else str(plan.checkpoint)
@@ -178,6 +188,8 @@ def _train(run: _Run, args: Any, plan: FolderPlan) -> dict[str, Any]:
     finally:
         shown.close()
         lifespan.detach()
+        if curriculum is not None:
+            curriculum.detach()
     trainer.save_model(str(plan.folder / "model"))
     save_graph_settings(config, plan.folder / "model")
     return {"global_step": trainer.state.global_step, "callback": lifespan}
