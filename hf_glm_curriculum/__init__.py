@@ -19,6 +19,14 @@ if TYPE_CHECKING:
     from hf_glm_curriculum.attention.registration import (
         enable_position_graph as enable_position_graph,
     )
+    from hf_glm_curriculum.curriculum.alignment_callback import (
+        AlignmentMonitorCallback as AlignmentMonitorCallback,
+    )
+    from hf_glm_curriculum.curriculum.alignment_config import AlignmentConfig as AlignmentConfig
+    from hf_glm_curriculum.curriculum.bundle import CurriculumCallback as CurriculumCallback
+    from hf_glm_curriculum.curriculum.lane_build import build_lanes as build_lanes
+    from hf_glm_curriculum.curriculum.lane_callback import LaneCallback as LaneCallback
+    from hf_glm_curriculum.curriculum.lane_config import LaneConfig as LaneConfig
     from hf_glm_curriculum.curriculum.temperature import TemperatureField as TemperatureField
     from hf_glm_curriculum.curriculum.temperature_callback import (
         TemperatureFieldCallback as TemperatureFieldCallback,
@@ -78,12 +86,17 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "AlignmentConfig": "curriculum.alignment_config",
+    "AlignmentMonitorCallback": "curriculum.alignment_callback",
     "ChunkGraph": "attention.chunk_graph",
     "CompositeLoss": "losses.composite",
     "CompositeLossCallback": "losses.callback",
+    "CurriculumCallback": "curriculum.bundle",
     "CurriculumMixture": "data.mixture",
     "DimensionWeights": "rewards.weights",
     "KLController": "rewards.kl",
+    "LaneCallback": "curriculum.lane_callback",
+    "LaneConfig": "curriculum.lane_config",
     "LifespanConfig": "lifespan.config",
     "LifespanSampling": "lifespan.sampling",
     "LossContext": "losses.context",
@@ -118,6 +131,7 @@ _PUBLIC = {
     "TemperatureFieldLoss": "curriculum.temperature_loss",
     "audit_files": "data.audit",
     "audit_records": "data.audit",
+    "build_lanes": "curriculum.lane_build",
     "check_loss": "losses.check",
     "combined_reward_function": "rewards.trl_functions",
     "content_ids": "data.content_id",
@@ -128,12 +142,17 @@ _PUBLIC = {
 }
 
 __all__ = [
+    "AlignmentConfig",
+    "AlignmentMonitorCallback",
     "ChunkGraph",
     "CompositeLoss",
     "CompositeLossCallback",
+    "CurriculumCallback",
     "CurriculumMixture",
     "DimensionWeights",
     "KLController",
+    "LaneCallback",
+    "LaneConfig",
     "LifespanConfig",
     "LifespanSampling",
     "LossContext",
@@ -168,6 +187,7 @@ __all__ = [
     "TemperatureFieldLoss",
     "audit_files",
     "audit_records",
+    "build_lanes",
     "check_loss",
     "combined_reward_function",
     "content_ids",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -19,6 +19,7 @@ from hf_glm_curriculum.curriculum.alignment_events import (
     rewind_events,
     write_event,
 )
+from hf_glm_curriculum.curriculum.alignment_sources import sources_of
 from hf_glm_curriculum.curriculum.alignment_switch import (
     Switch,
     VarianceSwitch,
@@ -26,7 +27,7 @@ from hf_glm_curriculum.curriculum.alignment_switch import (
     moments,
     pooled_variance,
 )
-from hf_glm_curriculum.errors import ConfigError, StateError
+from hf_glm_curriculum.errors import StateError
 from hf_glm_curriculum.reporting import METRICS_FILE, read_metrics
 from hf_glm_curriculum.reporting_callback import SteppingCallback, as_json
 from hf_glm_curriculum.run_scope import RunScope
@@ -43,53 +44,6 @@ logger = logging.getLogger(__name__)
 
 Score = Callable[[SampleSignals], Tensor]
 """Gives the S samples of a micro-batch their scores, [S] float; NaN leaves a sample out."""
-
-
-class Sources(Protocol):
-    """What the monitor switches: a ``CurriculumMixture``, or the base pool of a laned data set."""
-
-    @property
-    def source_names(self) -> list[str]:
-        """The sources."""
-        ...
-
-    @property
-    def ratios(self) -> dict[str, float]:
-        """The shares last asked for."""
-        ...
-
-    @property
-    def lag_steps(self) -> int:
-        """Steps from a switch to the first one it acts on."""
-        ...
-
-    def ratios_at(self, step: int) -> dict[str, float]:
-        """The shares of a step."""
-        ...
-
-    def connect(self, args: Any) -> None:
-        """Learn from a trainer's arguments."""
-        ...
-
-    def reset(self) -> None:
-        """Begin a run."""
-        ...
-
-    def hold(self, ratios: Mapping[str, float], step: int) -> Any:
-        """Ask for shares that stay until the release."""
-        ...
-
-    def release(self, step: int) -> Any:
-        """Go back to what others ask for."""
-        ...
-
-    def state_dict(self, step: int) -> dict[str, Any]:
-        """What a resumed run needs."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with it."""
-        ...
 
 
 class AlignmentMonitorCallback(SteppingCallback):
@@ -127,7 +81,7 @@ class AlignmentMonitorCallback(SteppingCallback):
     ) -> None:
         """Remember the settings; nothing is touched before training begins."""
         self.config = config or AlignmentConfig()
-        self.sources = _sources(mixture, base_source, self.config)
+        self.sources = sources_of(mixture, base_source, self.config.observe_only)
         self.base_source = base_source
         self.score, self.name, self.debug_dir = score, name, debug_dir
         self.switch = VarianceSwitch(self.config)
@@ -319,29 +273,3 @@ class AlignmentMonitorCallback(SteppingCallback):
             if self._dump is not None:
                 rows = zip(*columns, strict=True)
                 self._dump.write([[state.global_step, *row] for row in rows])
-
-
-def _sources(mixture: Any, base_source: str, config: AlignmentConfig) -> Sources | None:
-    """What is switched; None to watch only.
-
-    Raises:
-        ConfigError: if there is nothing to switch, or no such source.
-    """
-    if mixture is None:
-        if not config.observe_only:
-            raise ConfigError(
-                "mixture: there is nothing to switch; pass the CurriculumMixture, or what "
-                "build_lanes made with base=, or set observe_only=True."
-            )
-        return None
-    if hasattr(mixture, "pool"):
-        mixture = mixture.pool
-    names = getattr(mixture, "source_names", None)
-    if names is None or not hasattr(mixture, "hold"):
-        raise ConfigError(
-            "mixture: must be a CurriculumMixture or what build_lanes made with a base; give "
-            "build_lanes base= or base_share=."
-        )
-    if base_source not in names:
-        raise ConfigError(f"base_source: no source {base_source!r}; there are {', '.join(names)}.")
-    return mixture

@@ -82,7 +82,8 @@ class BasePool:
         count = int(self._log[0, 0]) + 1
         if count > _ROOM:
             raise StateError(
-                f"base pool: the log holds {_ROOM} switches at most; raise min_stay or the threshold."
+                f"base pool: the log holds {_ROOM} switches at most; raise min_stay or the "
+                "threshold."
             )
         self._log[count, 0], self._log[count, 1] = first, on
         self._log[0, 0] = count

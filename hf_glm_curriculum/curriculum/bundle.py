@@ -12,9 +12,10 @@ from transformers import TrainerCallback
 from hf_glm_curriculum.config import load_config
 from hf_glm_curriculum.curriculum.alignment_callback import AlignmentMonitorCallback
 from hf_glm_curriculum.curriculum.bundle_config import CurriculumConfig
+from hf_glm_curriculum.curriculum.lane_build import build_lanes
 from hf_glm_curriculum.curriculum.lane_callback import LaneCallback
 from hf_glm_curriculum.curriculum.lane_config import LaneConfig
-from hf_glm_curriculum.curriculum.lane_data import LaneDataset, build_lanes
+from hf_glm_curriculum.curriculum.lane_data import LaneDataset
 from hf_glm_curriculum.curriculum.lane_scores import Estimator
 from hf_glm_curriculum.errors import ConfigError, IncompatibleError
 from hf_glm_curriculum.lifespan.callback import SampleLifespanCallback
@@ -172,9 +173,7 @@ class CurriculumCallback(TrainerCallback):
 def _forwarding(name: str) -> Any:
     original = getattr(TrainerCallback, name)
 
-    def event(
-        self: CurriculumCallback, args: Any, state: Any, control: Any, **kwargs: Any
-    ) -> Any:
+    def event(self: CurriculumCallback, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         if name in ("on_init_end", "on_train_begin"):
             self._check_wrapped()
         for part in self.parts:

@@ -74,9 +74,7 @@ class LaneConfig:
     @classmethod
     def plain(cls, seed: int = 0) -> LaneConfig:
         """One lane at the trainer's own pace."""
-        return cls(
-            quantile=0.0, refine_checkpointing=False, refine_autocast=False, seed=seed
-        )
+        return cls(quantile=0.0, refine_checkpointing=False, refine_autocast=False, seed=seed)
 
 
 def _autocast(given: Any) -> bool:

@@ -32,16 +32,16 @@ class Checkpointing:
         """Switch; the numbers are the same either way."""
         if not self.possible or on == bool(self._before):
             return
+        names = ("gradient_checkpointing", "_gradient_checkpointing_func")
         if on:
-            names = ("gradient_checkpointing", "_gradient_checkpointing_func")
             for module in self._found:
                 own = {name: vars(module)[name] for name in names if name in vars(module)}
                 self._before.append((module, own))
-                module.gradient_checkpointing = True  # pyright: ignore[reportAttributeAccessIssue]
-                module._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)  # pyright: ignore[reportAttributeAccessIssue]
+                values = (True, partial(checkpoint, use_reentrant=False))
+                vars(module).update(zip(names, values, strict=True))
             return
         for module, own in self._before:
-            for name in ("gradient_checkpointing", "_gradient_checkpointing_func"):
+            for name in names:
                 vars(module).pop(name, None)
             vars(module).update(own)
         self._before = []

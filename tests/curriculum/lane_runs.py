@@ -8,9 +8,10 @@ import torch
 from datasets import Dataset
 from transformers import Trainer, TrainerCallback
 
+from hf_glm_curriculum.curriculum.lane_build import build_lanes
 from hf_glm_curriculum.curriculum.lane_callback import LaneCallback
 from hf_glm_curriculum.curriculum.lane_config import LaneConfig
-from hf_glm_curriculum.curriculum.lane_data import LaneDataset, build_lanes
+from hf_glm_curriculum.curriculum.lane_data import LaneDataset
 from tests.conftest import build_model, build_tokenizer
 from tests.lifespan.runs import Collator, arguments, random_rows
 
@@ -115,9 +116,7 @@ def train(
             args=args, processing_class=build_tokenizer(), data_collator=Collator(), **common
         )
     else:
-        trainer = Trainer(
-            args=arguments(folder, **settings), data_collator=Collator(), **common
-        )
+        trainer = Trainer(args=arguments(folder, **settings), data_collator=Collator(), **common)
     trainer.train(resume_from_checkpoint=resume or None)
     return seen, trainer
 

@@ -134,7 +134,7 @@ def test_only_a_monitor_and_a_base_leave_one_lane_at_the_trainers_pace(tmp_path)
 
 
 def test_what_is_wrong_is_said_before_training(tmp_path):
-    with pytest.raises(ConfigError, match="lanes.quantil is not a setting; did you mean"):
+    with pytest.raises(ConfigError, match=r"lanes.quantil is not a setting; did you mean"):
         CurriculumCallback.from_yaml(write(tmp_path / "a.yaml", lanes={"quantil": 0.5}))
     with pytest.raises(ConfigError, match="lane is not a setting; did you mean lanes"):
         CurriculumCallback.from_yaml(write(tmp_path / "b.yaml", lane={}))

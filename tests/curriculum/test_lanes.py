@@ -13,9 +13,10 @@ import torch
 from datasets import Dataset
 
 from hf_glm_curriculum import SampleLifespanCallback
+from hf_glm_curriculum.curriculum.lane_build import build_lanes
 from hf_glm_curriculum.curriculum.lane_callback import LaneCallback
 from hf_glm_curriculum.curriculum.lane_config import LaneConfig
-from hf_glm_curriculum.curriculum.lane_data import LaneDataset, build_lanes
+from hf_glm_curriculum.curriculum.lane_data import LaneDataset
 from hf_glm_curriculum.errors import ConfigError, DataError, IncompatibleError, StateError
 from hf_glm_curriculum.reporting import read_metrics
 from tests.curriculum.lane_runs import SAME_NUMBERS, laned, parameters, random_rows, train
@@ -147,9 +148,7 @@ def test_lora_trains_in_both_lanes(tmp_path):
     from tests.lifespan.runs import Collator, arguments
 
     args = arguments(tmp_path, max_steps=8, train_sampling_strategy="sequential")
-    Trainer(
-        model, args, train_dataset=data, data_collator=Collator(), callbacks=[callback]
-    ).train()
+    Trainer(model, args, train_dataset=data, data_collator=Collator(), callbacks=[callback]).train()
     assert not torch.equal(before, parameters(type("T", (), {"model": model})))
 
 
@@ -300,7 +299,9 @@ def test_texts_come_from_instructions_messages_or_tokens():
     from hf_glm_curriculum.curriculum.lane_scores import instruction_texts
     from tests.conftest import build_tokenizer
 
-    chat = [{"messages": [{"role": "user", "content": "ask"}, {"role": "assistant", "content": "a"}]}]
+    chat = [
+        {"messages": [{"role": "user", "content": "ask"}, {"role": "assistant", "content": "a"}]}
+    ]
     assert instruction_texts(Dataset.from_list(chat)) == ["ask"]
     alpaca = [{"instruction": "do", "input": "this", "output": "o"}]
     assert instruction_texts(Dataset.from_list(alpaca)) == ["do"]
