@@ -45,7 +45,7 @@ def chooses_rows(config: SftCommandConfig) -> bool:
     if settings is None:
         return False
     switches = settings.monitor is not None and not settings.monitor.observe_only
-    return settings.lanes is not None or switches
+    return switches or (settings.lanes is not None and not settings.lanes.observe_only)
 
 
 def _base(config: SftCommandConfig, train: datasets.Dataset, tokenizer: Any) -> datasets.Dataset:

@@ -54,7 +54,8 @@ def build_lanes(
     Raises:
         DataError: if the data set is of another kind, has nothing to score, or the base has other
             columns.
-        ConfigError: if both a base and a share are given, or the share is not in (0, 1].
+        ConfigError: if both a base and a share are given, the share is not in (0, 1], or the rows
+            are to keep their places (``observe_only``) and a base is given all the same.
     """
     if isinstance(dataset, list) and dataset:
         dataset = Dataset.from_list(dataset)
@@ -65,6 +66,11 @@ def build_lanes(
             "LifespanSampling have no fixed places."
         )
     config = config or LaneConfig()
+    if config.observe_only and (base is not None or base_share is not None):
+        raise ConfigError(
+            "observe_only: rows keep their places, so no base can take them; let the monitor "
+            "observe only too, or leave the base out."
+        )
     found = row_scores(dataset, estimator, scores, column, tokenizer)
     threshold = _threshold(found, config)
     lanes = np.where(found < threshold, FAST, REFINE).astype(np.int8)

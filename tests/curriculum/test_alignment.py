@@ -23,7 +23,7 @@ from hf_glm_curriculum.curriculum.alignment_switch import (
 )
 from hf_glm_curriculum.curriculum.lane_callback import LaneCallback
 from hf_glm_curriculum.curriculum.lane_config import LaneConfig
-from hf_glm_curriculum.errors import ConfigError
+from hf_glm_curriculum.errors import ConfigError, DataError
 from hf_glm_curriculum.migration.callback import ObjectiveMigrationCallback
 from hf_glm_curriculum.migration.config import MigrationConfig
 from hf_glm_curriculum.reporting import read_metrics
@@ -319,6 +319,12 @@ def test_what_cannot_be_switched_is_refused():
         AlignmentMonitorCallback(mixture(), "easy")
     with pytest.raises(ConfigError, match="give build_lanes base= or base_share="):
         AlignmentMonitorCallback(laned(random_rows(4)))
+    with pytest.raises(ConfigError, match="observe_only: rows keep their places"):
+        laned(random_rows(4), LaneConfig(observe_only=True), base_share=0.5)
+    with pytest.raises(ConfigError, match=r"base_share: must lie in \(0, 1\], got 2"):
+        laned(random_rows(4), base_share=2.0)
+    with pytest.raises(DataError, match="base: must have the columns of the data set"):
+        laned(random_rows(4), base=Dataset.from_list([{"text": "a"}]))
     for setting, value in (
         ("threshold", 0.0),
         ("release", 9.0),
