@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     )
     from hf_glm_curriculum.curriculum.alignment_config import AlignmentConfig as AlignmentConfig
     from hf_glm_curriculum.curriculum.bundle import CurriculumCallback as CurriculumCallback
+    from hf_glm_curriculum.curriculum.entropy import (
+        InstructionEntropyEstimator as InstructionEntropyEstimator,
+    )
     from hf_glm_curriculum.curriculum.lane_build import build_lanes as build_lanes
     from hf_glm_curriculum.curriculum.lane_callback import LaneCallback as LaneCallback
     from hf_glm_curriculum.curriculum.lane_config import LaneConfig as LaneConfig
@@ -94,6 +97,7 @@ _PUBLIC = {
     "CurriculumCallback": "curriculum.bundle",
     "CurriculumMixture": "data.mixture",
     "DimensionWeights": "rewards.weights",
+    "InstructionEntropyEstimator": "curriculum.entropy",
     "KLController": "rewards.kl",
     "LaneCallback": "curriculum.lane_callback",
     "LaneConfig": "curriculum.lane_config",
@@ -150,6 +154,7 @@ __all__ = [
     "CurriculumCallback",
     "CurriculumMixture",
     "DimensionWeights",
+    "InstructionEntropyEstimator",
     "KLController",
     "LaneCallback",
     "LaneConfig",
