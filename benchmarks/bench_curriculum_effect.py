@@ -45,11 +45,11 @@ BATCH = 4
 
 
 class Watch(TrainerCallback):
-    """Held-out loss at every quarter of the run, with the tokens and seconds spent until then."""
+    """Held-out loss at every third of the run, with the tokens and seconds spent until then."""
 
-    def __init__(self, rows: list[Row], tokenizer: Any, quarters: int = 4) -> None:
+    def __init__(self, rows: list[Row], tokenizer: Any, parts: int = 3) -> None:
         """Remember what is measured."""
-        self._rows, self._tokenizer, self._quarters = rows, tokenizer, quarters
+        self._rows, self._tokenizer, self._parts = rows, tokenizer, parts
         self.points: list[dict[str, float]] = []
         self._tokens = self._seconds = 0.0
 
@@ -69,9 +69,9 @@ class Watch(TrainerCallback):
         self._began = time.perf_counter()
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any, **kwargs: Any) -> None:
-        """Stop the clock, and measure where a quarter of the steps is done."""
+        """Stop the clock, and measure where a third of the steps is done."""
         self._seconds += time.perf_counter() - self._began
-        part = self._quarters / state.max_steps
+        part = self._parts / state.max_steps
         if int(state.global_step * part) > int((state.global_step - 1) * part):
             self._measure(model)
 
@@ -188,7 +188,7 @@ def draw(found: dict[tuple[str, str], list[dict[str, Any]]], path: Path) -> None
 def main() -> None:
     """Run three seeds (five and one arm more with ``--full``), and record the table."""
     flags = parser(__doc__)
-    flags.add_argument("--rows", type=int, default=72)
+    flags.add_argument("--rows", type=int, default=64)
     flags.add_argument("--held-out", type=int, default=24)
     flags.add_argument("--epochs", type=int, default=2)
     flags.add_argument("--seeds", type=int, default=3)

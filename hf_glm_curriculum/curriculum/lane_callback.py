@@ -15,17 +15,16 @@ from hf_glm_curriculum.curriculum.lane_config import BASE, FAST, REFINE
 from hf_glm_curriculum.curriculum.lane_data import LaneDataset
 from hf_glm_curriculum.curriculum.lane_effort import Autocast, Checkpointing
 from hf_glm_curriculum.curriculum.lane_host import check_host, refuse_rates, steps_of
-from hf_glm_curriculum.curriculum.lane_plots import lanes_png
+from hf_glm_curriculum.curriculum.lane_output import write_outputs
 from hf_glm_curriculum.curriculum.lane_tally import LaneTally
 from hf_glm_curriculum.data.index import SampleIndex
 from hf_glm_curriculum.errors import ConfigError, StateError
-from hf_glm_curriculum.reporting import METRICS_FILE, read_metrics
 from hf_glm_curriculum.reporting_callback import SteppingCallback, as_json
 from hf_glm_curriculum.run_scope import RunScope
 from hf_glm_curriculum.signals.distributed import sum_over_ranks, world_size
 from hf_glm_curriculum.signals.hosts import refuse_host
 from hf_glm_curriculum.signals.probe import Subscription, probe_for
-from hf_glm_curriculum.storage import atomic_write_json, load_tensors, save_tensors
+from hf_glm_curriculum.storage import load_tensors, save_tensors
 
 if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments
@@ -212,7 +211,7 @@ class LaneCallback(SteppingCallback):
         if reporter is None:
             return
         if state.is_world_process_zero:
-            self._write(args, state)
+            write_outputs(run_folder(args, state), self.name, self.plan, self._tally)
         reporter.end()
 
     # -- helpers -----------------------------------------------------------------------------
@@ -299,15 +298,3 @@ class LaneCallback(SteppingCallback):
                 "would read other rows than it has left; resume with those of the run."
             )
         self._tally.load(tensors)
-
-    def _write(self, args: TrainingArguments, state: TrainerState) -> None:
-        folder = run_folder(args, state)
-        metrics = read_metrics(folder) if (folder / METRICS_FILE).exists() else []
-        plan = self.plan
-        target = folder / self.name
-        lanes_png(plan.scores, plan.threshold, metrics, f"{self.name}/", target / "lanes.png")
-        totals = self._tally.totals()
-        threshold = plan.threshold if math.isfinite(plan.threshold) else None
-        counts = {"fast": int((plan.scores < plan.threshold).sum()), "rows": len(plan.scores)}
-        found = {"threshold": threshold, **counts, "lanes": totals}
-        atomic_write_json(target / "lanes.json", found)

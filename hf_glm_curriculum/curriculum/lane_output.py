@@ -1,18 +1,46 @@
-"""Picture of the lanes: the scores that part them, and each lane's loss."""
+"""What is left of the lanes in the run folder: a picture, and the totals of each lane."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hf_glm_curriculum.curriculum.lane_tally import NAMES
+from hf_glm_curriculum.curriculum.lane_data import LanePlan
+from hf_glm_curriculum.curriculum.lane_tally import NAMES, LaneTally
 from hf_glm_curriculum.figures import new_figure, save_figure
+from hf_glm_curriculum.reporting import METRICS_FILE, read_metrics
+from hf_glm_curriculum.storage import atomic_write_json
 
 COLOURS = {"fast": "#54a24b", "refine": "#4c78a8", "base": "#8c8c8c"}
 """One colour a lane."""
+
+
+def write_outputs(run_folder: Path, name: str, plan: LanePlan, tally: LaneTally) -> None:
+    """Write ``lanes.png`` and ``lanes.json``.
+
+    Args:
+        run_folder: the trainer's output folder, with its ``metrics.jsonl``.
+        name: of the callback; the sub-folder and the prefix of its metrics.
+        plan: of the lanes.
+        tally: of the run.
+
+    Raises:
+        StateError: if a file cannot be written.
+    """
+    metrics = read_metrics(run_folder) if (run_folder / METRICS_FILE).exists() else []
+    folder, threshold = run_folder / name, plan.threshold
+    lanes_png(plan.scores, threshold, metrics, f"{name}/", folder / "lanes.png")
+    found = {
+        "threshold": threshold if math.isfinite(threshold) else None,
+        "fast": int((plan.scores < threshold).sum()),
+        "rows": len(plan.scores),
+        "lanes": tally.totals(),
+    }
+    atomic_write_json(folder / "lanes.json", found)
 
 
 def lanes_png(
