@@ -21,6 +21,7 @@ COMMANDS = {
     "reward": "train a structured reward model: a score and a confidence for every dimension",
     "ppo": "train a policy on rewards by rules or by reward models, and watch for gaming",
     "scaling": "laws from training runs, and what a budget buys: fit, plan, sweep, plot",
+    "analyze": "entropy, coverage and templates of instructions; draw a set to chosen entropies",
     "audit": "look for duplicate, empty, truncated and contradictory records in data files",
     "graph": "build, draw and question the position graph of a document or dialogue",
     "review": "keep, fix or drop the samples a run found suspicious; write the corrected data",
