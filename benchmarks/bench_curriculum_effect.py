@@ -125,6 +125,7 @@ def cell(condition: str, arm: str, seed: int, n: int, held: int, epochs: int) ->
         "per_device_train_batch_size": BATCH,
         "train_sampling_strategy": "sequential",
         "logging_steps": 1000,
+        "warmup_steps": 2,
     }
     train(model, tokenizer, data, callbacks, epochs, seed, **settings)
     switches = 0 if monitor is None else monitor.switch.switches
@@ -188,7 +189,7 @@ def draw(found: dict[tuple[str, str], list[dict[str, Any]]], path: Path) -> None
 def main() -> None:
     """Run three seeds (five and one arm more with ``--full``), and record the table."""
     flags = parser(__doc__)
-    flags.add_argument("--rows", type=int, default=64)
+    flags.add_argument("--rows", type=int, default=56)
     flags.add_argument("--held-out", type=int, default=24)
     flags.add_argument("--epochs", type=int, default=2)
     flags.add_argument("--seeds", type=int, default=3)
