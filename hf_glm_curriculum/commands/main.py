@@ -27,6 +27,8 @@ COMMANDS = {
     "review": "keep, fix or drop the samples a run found suspicious; write the corrected data",
     "control": "change the loss terms of a training under way, or show them",
     "report": "write a run's report.html anew",
+    "search": "search the hyper-parameters of another command's config",
+    "reproduce": "run a finished run again and compare what it comes to",
     "doctor": "check this installation and say what is missing",
 }
 """Name → one line of help; each lives in the module of its name."""

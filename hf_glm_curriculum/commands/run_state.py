@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import platform
 import shutil
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_glm_curriculum.checkpoints import last_checkpoint
+from hf_glm_curriculum.commands.reproduction import input_digests
 from hf_glm_curriculum.errors import StateError
 from hf_glm_curriculum.evaluation.run_folder import EVALUATION, REPORT_FILE, RUN_FILE
 from hf_glm_curriculum.optional import version_of
@@ -173,8 +175,9 @@ def _recorded(plan: FolderPlan, about: Mapping[str, Any]) -> Iterator[RunRecord]
         "started": previous.get("started") or now(),
         "resumed": [*previous.get("resumed", []), now()] if plan.previous else [],
         **about,
+        "inputs": input_digests(about.get("config") or {}),
         "versions": versions(),
-        "git": git_commit(),
+        **git_state(),
     }
     record.update()
     try:
@@ -259,14 +262,25 @@ def versions() -> dict[str, str]:
     }
 
 
-def git_commit() -> str | None:
-    """The commit of the working directory, if it is in a repository and git is there."""
-    command = ["git", "rev-parse", "HEAD"]
+def git_state() -> dict[str, str | None]:
+    """The working directory's commit, and a digest of what was changed on top of it.
+
+    Returns:
+        ``git`` and ``git_changes``; None outside a repository, and without changes.
+    """
+    commit = _git("rev-parse", "HEAD")
+    changes = _git("diff", "HEAD") if commit else None
+    digest = hashlib.sha256(changes.encode("utf-8", "replace")).hexdigest() if changes else None
+    return {"git": commit, "git_changes": digest}
+
+
+def _git(*words: str) -> str | None:
+    """What git says; None where it is not there or refuses."""
     try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run(["git", *words], capture_output=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return result.stdout.strip() or None
+    return done.stdout.decode("utf-8", "replace").strip() or None
 
 
 def now() -> str:
