@@ -34,6 +34,7 @@ from hf_glm_curriculum.text.words import word_count
 DATA = Path(os.environ.get("HGC_DATA") or Path(__file__).parents[2] / "shared" / "data")
 OPEN_TOPICS = ("advice.jsonl", "business.jsonl")
 CLOSED_TOPICS = ("arithmetic.jsonl", "translation.jsonl")
+RIVALS = ("mean IDF alone", "length", "character entropy")
 Pair = tuple[list[str], list[str]]
 Score = Callable[[Sequence[str]], np.ndarray]
 
@@ -129,17 +130,24 @@ def main() -> None:
                 "note": ", ".join(f"{key} {value:.2f}" for key, value in found.items()),
             }
         )
-    best = max(value for name, value in means.items() if name != "score")
+    best = max(means[name] for name in RIVALS)
     rows[0] |= {
-        "target": "≥ 0.80, best of the cheap ones",
+        "target": f"≥ 0.80, above {', '.join(RIVALS)}",
         "met": means["score"] >= 0.80 and means["score"] >= best,
     }
     score = cheap_scores()["score"]
-    for which, word in ((1, "held-out half"), (0, "half looked at")):
-        found = {key: separation(score, halves(pair, which)) for key, pair in sets.items()}
+    lighter = InstructionEntropyEstimator(surprisal_weight=0.25).score
+    halved: tuple[tuple[str, int, Score], ...] = (
+        ("score, held-out half", 1, score),
+        ("score, half looked at", 0, score),
+        ("score with surprisal_weight 0.25, held-out half", 1, lighter),
+        ("score with surprisal_weight 0.25, half looked at", 0, lighter),
+    )
+    for word, which, measure in halved:
+        found = {key: separation(measure, halves(pair, which)) for key, pair in sets.items()}
         rows.append(
             {
-                "measure": f"score, {word}: mean AUROC",
+                "measure": f"{word}: mean AUROC",
                 "value": statistics.mean(found.values()),
                 "note": ", ".join(f"{key} {value:.2f}" for key, value in found.items()),
             }

