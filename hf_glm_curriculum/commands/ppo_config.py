@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hf_glm_curriculum.commands.ppo_aliases import canonical_keys
+from hf_glm_curriculum.commands.precision import check_precision_settings
 from hf_glm_curriculum.commands.training_settings import check_least
 from hf_glm_curriculum.errors import ConfigError
 from hf_glm_curriculum.rewards.hacking import MonitorConfig
@@ -270,13 +271,7 @@ columns reach the rules."""
         """Settings that exclude or need each other."""
         if self.resume and self.overwrite:
             raise ConfigError("resume, overwrite: contradict each other; set one of the two")
-        if self.bf16 and self.fp16:
-            raise ConfigError("bf16, fp16: exclude each other; set one of the two")
-        if self.load_in_4bit and not self.lora:
-            raise ConfigError(
-                "load_in_4bit: weights in 4 bits cannot be trained; set lora to true, or "
-                "load_in_4bit to false"
-            )
+        check_precision_settings(self)
         if self.lora and not self.lora_targets:
             raise ConfigError("lora_targets: needs at least one name; all-linear suits most models")
         if self.use.length_band and len(self.use.length_band) != 2:

@@ -101,10 +101,10 @@ def _prepared(config: PpoCommandConfig) -> _Run:
     )
     from hf_glm_curriculum.commands.ppo_train import (
         build_ppo_trainer,
-        check_precision,
         load_policy,
         ppo_arguments,
     )
+    from hf_glm_curriculum.commands.precision import check_precision
     from hf_glm_curriculum.commands.sft_train import model_facts, refuse_foreign_launcher
 
     refuse_foreign_launcher()

@@ -12,8 +12,7 @@ from hf_glm_curriculum.commands.ppo_config import PpoCommandConfig, batches_of
 from hf_glm_curriculum.commands.ppo_reward import LoadedReward, reward_parts
 from hf_glm_curriculum.commands.run_models import model_of
 from hf_glm_curriculum.commands.run_state import is_main_process
-from hf_glm_curriculum.errors import ConfigError, IncompatibleError, ModelError
-from hf_glm_curriculum.optional import require
+from hf_glm_curriculum.errors import ConfigError, IncompatibleError
 
 _SAVES = 10
 _WINDOW, _LEAST_WINDOW = 20, 6
@@ -42,74 +41,8 @@ def load_policy(config: PpoCommandConfig) -> tuple[Any, Any]:
     from hf_glm_curriculum.commands.sft_train import load_for_training
 
     config = dataclasses.replace(config, model=model_of(config.model))
-    if config.load_in_4bit:
-        return _load_in_4bit(config)
     # The settings of a policy bear the names of those of fine-tuning.
     return load_for_training(cast(Any, config))
-
-
-def _load_in_4bit(config: PpoCommandConfig) -> tuple[Any, Any]:
-    """The policy with its frozen weights quantised (NF4), and adapters on top."""
-    import torch
-    from transformers import AutoModelForCausalLM, BitsAndBytesConfig, set_seed
-
-    from hf_glm_curriculum.commands.sft_train import with_lora
-    from hf_glm_curriculum.models import load_tokenizer, resolve_model
-
-    check_precision(config)
-    peft = require("peft", "peft")
-    source = resolve_model(config.model)
-    if (Path(source) / "adapter_config.json").is_file():
-        raise ModelError(
-            f"load_in_4bit: {config.model!r} holds adapters, which cannot be merged into 4-bit "
-            "weights; merge and save them first (peft's merge_and_unload), or turn it off"
-        )
-    half = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
-    settings = BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=half,
-    )
-    tokenizer = load_tokenizer(source)
-    place = {"": int(os.environ.get("LOCAL_RANK", "0") or 0)}
-    try:
-        model = AutoModelForCausalLM.from_pretrained(
-            source, quantization_config=settings, device_map=place
-        )
-    except (OSError, ValueError, ImportError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise ModelError(f"cannot load {source!r} in 4 bits ({reason})") from error
-    model = peft.prepare_model_for_kbit_training(
-        model, use_gradient_checkpointing=config.gradient_checkpointing
-    )
-    set_seed(config.seed)
-    return with_lora(model, cast(Any, config)), tokenizer
-
-
-def check_precision(config: PpoCommandConfig) -> None:
-    """Refuse what needs a GPU where there is none, before anything loads.
-
-    Raises:
-        IncompatibleError: 4 bits or fp16 without CUDA.
-        MissingDependencyError: 4 bits without bitsandbytes.
-    """
-    import torch
-
-    from hf_glm_curriculum.errors import MissingDependencyError
-    from hf_glm_curriculum.optional import available
-
-    gpu = torch.cuda.is_available() and not config.cpu
-    for name in ("load_in_4bit", "fp16"):
-        if getattr(config, name) and not gpu:
-            raise IncompatibleError(
-                f"{name}: needs a CUDA GPU, and there is none in use; set {name} to false (bf16 "
-                "works on CPUs)"
-            )
-    if config.load_in_4bit and not available("bitsandbytes"):
-        raise MissingDependencyError(
-            "load_in_4bit: needs bitsandbytes, which is not installed; pip install bitsandbytes"
-        )
 
 
 def processes() -> int:

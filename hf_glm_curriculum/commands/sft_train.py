@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_glm_curriculum.commands.precision import check_precision, load_base_in_4bit
 from hf_glm_curriculum.commands.training_settings import TrainingSettings
 from hf_glm_curriculum.config_types import nearest
 from hf_glm_curriculum.errors import (
@@ -70,13 +71,18 @@ def load_for_training(config: TrainingSettings) -> tuple[Any, Any]:
 
     Raises:
         ModelError: The model cannot be loaded, has no decoder layers, or lacks the LoRA targets.
-        MissingDependencyError: LoRA without peft, or the embedded model without its wheel.
+        MissingDependencyError: LoRA without peft, 4 bits without bitsandbytes, or the embedded
+            model without its wheel.
+        IncompatibleError: 4 bits or fp16 without CUDA.
     """
     from transformers import set_seed
 
     if config.lora:
         require("peft", "peft")
-    if (Path(config.model).expanduser() / "adapter_config.json").is_file():
+    check_precision(config)
+    if config.load_in_4bit:
+        model, tokenizer = load_base_in_4bit(config)
+    elif (Path(config.model).expanduser() / "adapter_config.json").is_file():
         model, tokenizer = _merged(config), load_tokenizer(config.model)
     else:
         model, tokenizer = load_model(config.model, config.dtype)
@@ -197,6 +203,7 @@ def _arguments(config: TrainingSettings) -> dict[str, Any]:
         "seed": config.seed,
         "data_seed": config.seed,
         "bf16": config.bf16,
+        "fp16": config.fp16,
         "gradient_checkpointing": config.gradient_checkpointing,
         "use_cpu": config.cpu,
         "remove_unused_columns": False,

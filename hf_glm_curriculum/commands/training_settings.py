@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from hf_glm_curriculum.commands.precision import check_precision_settings
 from hf_glm_curriculum.errors import ConfigError
 
 
@@ -76,6 +77,12 @@ class TrainingSettings:
     bf16: bool = False
     """Train under bfloat16 autocast."""
 
+    fp16: bool = False
+    """Train under float16 autocast with a loss scale (GPUs without bfloat16, such as the T4)."""
+
+    load_in_4bit: bool = False
+    """Keep the frozen weights in 4 bits (NF4; CUDA and bitsandbytes; needs lora)."""
+
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass to save memory."""
 
@@ -129,6 +136,7 @@ class TrainingSettings:
             raise ConfigError("resume, overwrite: contradict each other; set one of the two")
         if self.lora and not self.lora_targets:
             raise ConfigError("lora_targets: needs at least one name; all-linear suits most models")
+        check_precision_settings(self)
 
 
 _LEAST = {
