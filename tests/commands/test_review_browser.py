@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -20,6 +19,7 @@ import pytest
 from hf_glm_curriculum.lifespan.pool import read_pool
 from hf_glm_curriculum.lifespan.review import ReviewStore
 from hf_glm_curriculum.optional import available
+from tests.browsers import headless_chromium
 from tests.conftest import REPOSITORY
 from tests.lifespan.pools import pairs, pool_line, read_jsonl, write_jsonl, write_pool
 from tests.processes import run_python, start_python
@@ -28,24 +28,15 @@ pytestmark = pytest.mark.slow
 
 EVIL = "<script>window.bad=1</script><img src=x onerror='window.bad=1'> ${window.bad=1} {{7*7}}"
 COMMAND = "import sys; from hf_glm_curriculum.commands.main import main; sys.exit(main())"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """Headless Chromium; `$HGC_BROWSER` names another one."""
-    for module, extra in (("gradio", "review"), ("playwright", "dev")):
-        if not available(module):
-            pytest.skip(f"{module} is not installed; it comes with the extra [{extra}]")
-    path = os.environ.get("HGC_BROWSER") or next(filter(None, map(shutil.which, BROWSERS)), None)
-    if path is None:
-        pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is here; set HGC_BROWSER to one")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+    """Headless Chromium, where gradio serves the page."""
+    if not available("gradio"):
+        pytest.skip("gradio is not installed; it comes with the extra [review]")
+    with headless_chromium() as started:
         yield started
-        started.close()
 
 
 @pytest.fixture
