@@ -12,7 +12,6 @@ from hf_glm_curriculum.errors import (
     MissingDependencyError,
     ModelError,
 )
-from hf_glm_curriculum.models import load_tokenizer, resolve_model
 from hf_glm_curriculum.optional import available, require
 
 
@@ -75,6 +74,8 @@ def load_base_in_4bit(config: Precision) -> tuple[Any, Any]:
     """
     import torch
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+    from hf_glm_curriculum.models import load_tokenizer, resolve_model
 
     check_precision(config)
     peft = require("peft", "peft")
