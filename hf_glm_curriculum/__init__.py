@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from hf_glm_curriculum.data.content_id import content_ids as content_ids
     from hf_glm_curriculum.data.index import SampleIndex as SampleIndex
     from hf_glm_curriculum.data.mixture import CurriculumMixture as CurriculumMixture
+    from hf_glm_curriculum.evaluation.sample_callback import (
+        SampleGenerationCallback as SampleGenerationCallback,
+    )
     from hf_glm_curriculum.lifespan.callback import SampleLifespanCallback as SampleLifespanCallback
     from hf_glm_curriculum.lifespan.config import LifespanConfig as LifespanConfig
     from hf_glm_curriculum.lifespan.judges import SignalJudge as SignalJudge
@@ -120,6 +123,7 @@ _PUBLIC = {
     "RewardPanel": "rewards.scalar",
     "RewardShaper": "rewards.shaper",
     "RewardStateCallback": "rewards.trl_host",
+    "SampleGenerationCallback": "evaluation.sample_callback",
     "SampleIndex": "data.index",
     "SampleLedger": "signals.ledger",
     "SampleLifespanCallback": "lifespan.callback",
@@ -177,6 +181,7 @@ __all__ = [
     "RewardPanel",
     "RewardShaper",
     "RewardStateCallback",
+    "SampleGenerationCallback",
     "SampleIndex",
     "SampleLedger",
     "SampleLifespanCallback",

@@ -24,6 +24,7 @@ COMMANDS = {
     "analyze": "entropy, coverage and templates of instructions; draw a set to chosen entropies",
     "audit": "look for duplicate, empty, truncated and contradictory records in data files",
     "graph": "build, draw and question the position graph of a document or dialogue",
+    "evaluate": "compare models on your prompts and bundled ones: loss, answers, safety, rewards",
     "sheets": "blind comparisons of answers by people: sheets out, ratings back in",
     "review": "keep, fix or drop the samples a run found suspicious; write the corrected data",
     "control": "change the loss terms of a training under way, or show them",

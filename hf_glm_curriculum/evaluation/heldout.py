@@ -44,8 +44,52 @@ def held_out_loss(
     Raises:
         DataError: The data set is empty or has no label token.
     """
+    rows = row_losses(
+        model,
+        dataset,
+        collate,
+        batch_size=batch_size,
+        description=description,
+        show_progress=show_progress,
+    )
+    of_samples = [total / count for total, count in rows if count]
+    tokens = sum(count for _, count in rows)
+    if not tokens:
+        raise DataError(
+            f"held-out data: none of the {len(dataset)} rows has a label token; raise max_length "
+            "or give rows with answers"
+        )
+    loss = sum(total for total, _ in rows) / tokens
+    return {
+        "loss": loss,
+        "sample_loss": sum(of_samples) / len(of_samples),
+        "perplexity": math.exp(min(loss, 700.0)),
+        "tokens": float(tokens),
+        "samples": float(len(of_samples)),
+    }
+
+
+def row_losses(
+    model: Any,
+    dataset: Any,
+    collate: Collate,
+    *,
+    batch_size: int = 8,
+    description: str = "Held-out loss",
+    show_progress: bool | None = None,
+) -> list[tuple[float, int]]:
+    """Summed loss (nats) and label tokens of every row, without gradients.
+
+    Args:
+        model: A causal language model on any device; its mode is restored.
+        dataset: Rows with ``input_ids`` and ``labels`` (-100 carries no loss).
+        collate: Pads a list of rows, such as `SftCollator`.
+        batch_size: Rows at once.
+        description: The words before the progress bar.
+        show_progress: See `progress`.
+    """
     device = next(model.parameters()).device
-    total, of_samples = [], []
+    found: list[tuple[float, int]] = []
     was_training = model.training
     model.eval()
     try:
@@ -54,25 +98,11 @@ def held_out_loss(
                 rows = [dataset[i] for i in range(start, min(start + batch_size, len(dataset)))]
                 batch = {name: value.to(device) for name, value in collate(rows).items()}
                 sums, counts = sample_losses(model, batch)
-                total.append((float(sums.sum()), int(counts.sum())))
-                of_samples += (sums / counts.clamp(min=1))[counts > 0].tolist()
+                found += zip(sums.tolist(), counts.tolist(), strict=True)
                 bar.advance(len(rows))
     finally:
         model.train(was_training)
-    tokens = sum(count for _, count in total)
-    if not tokens:
-        raise DataError(
-            f"held-out data: none of the {len(dataset)} rows has a label token; raise max_length "
-            "or give rows with answers"
-        )
-    loss = sum(part for part, _ in total) / tokens
-    return {
-        "loss": loss,
-        "sample_loss": sum(of_samples) / len(of_samples),
-        "perplexity": math.exp(min(loss, 700.0)),
-        "tokens": float(tokens),
-        "samples": float(len(of_samples)),
-    }
+    return found
 
 
 def sample_losses(model: Any, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:

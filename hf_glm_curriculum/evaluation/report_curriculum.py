@@ -109,9 +109,8 @@ def attention(run: RunFolder) -> str | None:
     names = _names(run, "kept_share", "choosing_share")
     parts = []
     for name in names:
-        last = run.metrics and next(
-            (line for line in reversed(run.metrics) if is_number(line.get(f"{name}/keys"))), {}
-        )
+        logged = [line for line in run.metrics if is_number(line.get(f"{name}/keys"))]
+        last = logged[-1] if logged else {}
         told = {
             "keys a choosing query sees": number(last.get(f"{name}/keys")),
             "share of the keys before a query": number(last.get(f"{name}/kept_share")),

@@ -25,7 +25,7 @@ from hf_glm_curriculum.storage import read_json
 CHOICES = ("A", "B", "tie")
 KEY_FORMAT = "hf_glm_curriculum.sheet_key.1"
 RATING_FORMAT = "hf_glm_curriculum.sheet_ratings.1"
-COLUMNS = ("item", "prompt", "answer_a", "answer_b", "choice", "comment")
+COLUMNS: tuple[str, ...] = ("item", "prompt", "answer_a", "answer_b", "choice", "comment")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,113 @@
+"""What `evaluate` measures of a model beside safety: losses, answers, rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hf_glm_curriculum.evaluation.answers import judge_answers
+from hf_glm_curriculum.evaluation.heldout import row_losses
+from hf_glm_curriculum.evaluation.measured import Measured, by_group, flag, rates
+from hf_glm_curriculum.text.language import detect_language
+from hf_glm_curriculum.text.refusals import is_refusal
+from hf_glm_curriculum.text.repetition import distinct_n, repeated_ngram_share
+from hf_glm_curriculum.text.words import word_count
+
+Answer = Callable[[Sequence[Any]], list[str]]
+"""Prompts (texts, or turns) → answers."""
+
+
+def measure_loss(
+    model: Any, dataset: Any, collate: Any, batch_size: int = 8, name: str = "loss"
+) -> Measured:
+    """Mean loss of the label tokens, nats, with every row's sum as its part.
+
+    Args:
+        model: A causal language model.
+        dataset: Rows with ``input_ids`` and ``labels``.
+        collate: Pads rows, such as `SftCollator`.
+        batch_size: Rows at once.
+        name: Of the figure.
+    """
+    words = f"Reading: {name}"
+    found = row_losses(model, dataset, collate, batch_size=batch_size, description=words)
+    parts = {name: [(total, float(count)) if count else None for total, count in found]}
+    return Measured(rates(parts), parts)
+
+
+def text_rows(texts: Sequence[str], tokenizer: Any, max_length: int) -> list[dict[str, list[int]]]:
+    """Plain texts as rows whose every token carries loss."""
+    rows = tokenizer(list(texts), truncation=True, max_length=max_length)["input_ids"]
+    return [{"input_ids": ids, "labels": ids} for ids in rows]
+
+
+def measure_answers(answer: Answer, rows: Sequence[Mapping[str, Any]]) -> Measured:
+    """Checks, diversity, repetition, length and refusals of the answers to prompts.
+
+    Args:
+        answer: Asks the model.
+        rows: prompt, and perhaps check (`text.checks`), category and reference.
+
+    Returns:
+        ``right`` (and ``right/<category>``) where checks are known; ``words``, ``repetition``
+        (share of repeated 3-grams), ``refused``, ``own_language`` (answers in the prompt's),
+        all means over answers; ``distinct_1`` and ``distinct_2`` over all answers together.
+    """
+    answers = answer([row["prompt"] for row in rows])
+    verdicts = judge_answers(answers, [row.get("check") for row in rows])
+    groups = [str(row.get("category") or "other") for row in rows]
+    parts = {
+        **by_group("right", [flag(verdict) for verdict in verdicts], groups),
+        "words": [(float(word_count(text)), 1.0) for text in answers],
+        "repetition": [(repeated_ngram_share(text, 3), 1.0) for text in answers],
+        "refused": [flag(is_refusal(text)) for text in answers],
+        "own_language": [
+            flag(detect_language(str(row["prompt"])) == detect_language(text))
+            for row, text in zip(rows, answers, strict=True)
+        ],
+    }
+    if not any(verdict is not None for verdict in verdicts):
+        parts = {name: values for name, values in parts.items() if not name.startswith("right")}
+    figures = rates(parts) | {f"distinct_{n}": distinct_n(answers, n) for n in (1, 2)}
+    shown = [
+        {"prompt": row["prompt"], "category": group, "answer": text, "right": verdict}
+        for row, group, text, verdict in zip(rows, groups, answers, verdicts, strict=True)
+    ]
+    return Measured(figures, parts, shown)
+
+
+def measure_rewards(reward: Any, rows: Sequence[Mapping[str, Any]], threshold: float) -> Measured:
+    """Scores and confidence of a reward model in each of its dimensions.
+
+    Args:
+        reward: A `StructuredRewardModel`.
+        rows: prompt and answer, and right (a check's verdict, or None), of `measure_answers`.
+        threshold: Confidence from which a gate is open.
+
+    Returns:
+        ``<dimension>/score``, ``<dimension>/confidence``, ``<dimension>/open``; and, for the first
+        dimension where checks are known, ``<dimension>/calibration_error`` of its confidence that
+        the score is on the right side of 0.5.
+    """
+    from hf_glm_curriculum.rewards.measures import calibration_error
+
+    out = reward.score_texts(
+        [str(row["prompt"]) for row in rows], [row["answer"] for row in rows], too_long="cut"
+    )
+    parts: dict[str, list[Any]] = {}
+    figures: dict[str, float | None] = {}
+    dimensions = reward.config.dimensions
+    for place, name in enumerate(dimensions):
+        scores, confidence = out.scores[:, place], out.confidence[:, place]
+        parts[f"{name}/score"] = [(value, 1.0) for value in scores.tolist()]
+        parts[f"{name}/confidence"] = [(value, 1.0) for value in confidence.tolist()]
+        parts[f"{name}/open"] = [flag(value >= threshold) for value in confidence.tolist()]
+    known = [place for place, row in enumerate(rows) if row.get("right") is not None]
+    if known:
+        import torch
+
+        right = torch.tensor([bool(rows[place]["right"]) for place in known])
+        agrees = (out.scores[known, 0] > 0.5) == right
+        error = calibration_error(out.confidence[known, 0], agrees)
+        figures[f"{dimensions[0]}/calibration_error"] = error
+    return Measured(rates(parts) | figures, parts)
