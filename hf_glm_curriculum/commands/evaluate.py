@@ -97,6 +97,7 @@ def _judged(config: EvaluateConfig, found: Found) -> dict[str, Any]:
 
 def _write_rows(folder: Path, found: Found) -> int:
     """Answers of each model as records, and failures as preferences; returns how many."""
+    from hf_glm_curriculum.commands.evaluate_run import file_name
     from hf_glm_curriculum.evaluation.safety import compliance_preferences, write_preferences
     from hf_glm_curriculum.storage import atomic_write_text, ensure_folder
 
@@ -104,8 +105,7 @@ def _write_rows(folder: Path, found: Found) -> int:
     for name, measured in found.get("answers", {}).items():
         rows = ({"prompt": r["prompt"], "response": r["answer"]} for r in measured.rows)
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
-        atomic_write_text(folder / "answers" / f"{safe}.jsonl", text)
+        atomic_write_text(folder / "answers" / f"{file_name(name)}.jsonl", text)
     failures = [
         preference
         for measure in ("red_team", "refusals")

@@ -153,7 +153,7 @@ def measure_models(config: EvaluateConfig, inputs: Inputs) -> dict[str, dict[str
             if make is None:
                 continue
             key = _key(config, measure, subject, inputs)
-            place = folder / _file_name(name) / f"{measure}.json"
+            place = folder / file_name(name) / f"{measure}.json"
             value = cached(place, key, lambda make=make: make().to_dict())
             found.setdefault(measure, {})[name] = Measured(**value)
         del subject  # before the next one loads
@@ -250,7 +250,7 @@ def _key(config: EvaluateConfig, measure: str, subject: Subject, inputs: Inputs)
     return hashlib.sha256(told.encode("utf-8")).hexdigest()
 
 
-def _file_name(name: str) -> str:
+def file_name(name: str) -> str:
     """A model's name as a folder's."""
     safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name).strip(".") or "model"
     return safe if safe == name else f"{safe}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
