@@ -34,7 +34,7 @@ def render_analysis(analysis: InstructionAnalysis, about: Mapping[str, Any]) -> 
             "Instruction entropy is high where an instruction says rare things and leaves many "
             "answers. The entropy of characters and words is that of the text's own letters: it "
             "says more of script and length than of difficulty.",
-            "".join(_distribution(name, d) for name, d in analysis.distributions.items()),
+            _distributions(analysis),
         ),
         section(
             "extremes",
@@ -70,6 +70,13 @@ def _cards(analysis: InstructionAnalysis) -> str:
     ]
     cards += [card(f"Characters in {name} bits", percent(s)) for name, s in analysis.bands.items()]
     return "".join(cards)
+
+
+def _distributions(analysis: InstructionAnalysis) -> str:
+    boxes = "".join(
+        f"<div>{_distribution(name, found)}</div>" for name, found in analysis.distributions.items()
+    )
+    return f'<div class="pair">{boxes}</div>'
 
 
 def _distribution(name: str, found: Distribution) -> str:

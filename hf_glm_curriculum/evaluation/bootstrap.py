@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hf_glm_curriculum.errors import DataError
+from hf_glm_curriculum.evaluation.agreement import wilson_interval
 
 Part = tuple[float, float] | Sequence[float] | None
 """What a row adds to a figure's numerator and denominator; None where it has no say."""
@@ -46,6 +47,9 @@ def figure_interval(
 ) -> Interval | None:
     """Interval of Σ numerators / Σ denominators over rows; None without a row.
 
+    Where every row says yes or no it is Wilson's: resampling rows that all agree gives an interval
+    of no width, however few they are. For a level other than 95 % rows are resampled throughout.
+
     Args:
         parts: (numerator, denominator) a row, such as (1, 1) for a right answer, or a row's summed
             loss and tokens.
@@ -59,6 +63,9 @@ def figure_interval(
     known = [part for part in parts if part is not None]
     if not known or not sum(part[1] for part in known):
         return None
+    if level == 0.95 and all(part[1] == 1 and part[0] in (0, 1) for part in known):
+        hits, n = sum(part[0] for part in known), len(known)
+        return Interval(hits / n, *wilson_interval(hits, n), n)
     sums = np.asarray(known, dtype=float)[:, None, :]
     ratios = _resampled(sums, draws, seed)[:, 0]
     return _interval(float(sums[:, 0, 0].sum() / sums[:, 0, 1].sum()), ratios, level, len(known))

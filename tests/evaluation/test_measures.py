@@ -37,6 +37,11 @@ def test_an_interval_of_a_share_is_that_of_the_binomial():
     assert (found.low, found.high) == pytest.approx((0.6 - half, 0.6 + half), abs=0.015)
 
 
+def test_rows_that_all_agree_have_an_interval_all_the_same():
+    found = figure_interval([(0.0, 1.0)] * 5)
+    assert (found.value, found.low) == (0.0, 0.0) and found.high == pytest.approx(0.4345, abs=1e-3)
+
+
 def test_pairing_tells_a_small_difference_that_intervals_alone_do_not():
     generator = np.random.default_rng(0)
     hard = generator.normal(3, 2, size=200)
