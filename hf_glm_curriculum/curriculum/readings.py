@@ -79,8 +79,9 @@ def read_instructions(
     verbs, languages, templates = (
         [value for part in parts for value in part[place]] for place in (1, 2, 3)
     )
-    score = estimator.surprisal_weight * numbers[:, 2] + estimator.breadth_weight * numbers[:, 3]
-    return Readings(*numbers.T, score, verbs, languages, templates)
+    characters, tokens, surprisal, breadth = numbers.T
+    score = estimator.surprisal_weight * surprisal + estimator.breadth_weight * breadth
+    return Readings(characters, tokens, surprisal, breadth, score, verbs, languages, templates)
 
 
 _Part = tuple[np.ndarray, list[str], list[str], list[str]]
