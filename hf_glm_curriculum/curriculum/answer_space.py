@@ -9,13 +9,18 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from hf_glm_curriculum.curriculum.head_verbs import HAN_COUNT, head_verb
+
 _QUOTED = re.compile(r"[\"“”'‘’「『](?P<a>[^\"“”'‘’」』\n]{1,30})[\"“”'‘’」』]")
-_YES_NO = re.compile(
+_NAMED = re.compile(
     r"\b(?:yes|true|correct|right|valid|support(?:ed)?)\b[\"”']?\s*(?:or|/|,|and)\s*[\"“']?"
-    r"(?:no|false|incorrect|wrong|invalid|not|un\w+)\b"
-    r"|\b(?:tell(?:\s+me)?|decide|determine|check|judge|verify|classify|predict|say|see|find\s+out|"
+    r"(?:no|false|incorrect|wrong|invalid|not|un\w+)\b",
+    re.IGNORECASE,
+)
+_YES_NO = re.compile(
+    r"\b(?:tell(?:\s+me)?|decide|determine|check|judge|verify|classify|predict|say|see|find\s+out|"
     r"detect|identify)\s+(?:if|whether)\b|\bwhether\s+(?:or\s+not|the|it|this|a|an|they|he|she)\b"
-    r"|是否|是不是|对不对|有没有|对还是错|对或错|正确还是错误|吗[？?]?\s*$",
+    r"|是否|是不是|对不对|有没有|对还是错|对或错|正确还是错误",
     re.IGNORECASE,
 )
 _CHOICE = re.compile(
@@ -44,9 +49,17 @@ _NUMBER_ASKED = re.compile(
     r"value|number|probability|total|average|mean|median|remainder|perimeter|cost|price|distance|"
     r"speed|age|percentage|ratio|amount|difference|result|solution|year|date)\b"
     r"|\b(?:calculate|compute|evaluate\s+the\s+expression|count)\b|\bin\s+(?:which|what)\s+year\b"
-    r"|多少|几[个种次天年月岁点]|计算|等于",
+    r"|(?<![云缘子式行])计算(?![机器学力平技服])|等于|" + HAN_COUNT,
     re.IGNORECASE,
 )
+_ASKED_MA = re.compile(r"吗[？?]?\s*$")
+_FAVOUR = re.compile(r"^(?:请问)?[，,\s]*(?:[你您](?:能|可以|愿意)|能帮|可以帮)")
+_ASKING_FOR_TEXT = (
+    "write compose create design generate implement program develop build draft brainstorm plan "
+    "explain describe discuss introduce suggest recommend imagine"
+)
+_OPEN_VERBS = frozenset(_ASKING_FOR_TEXT.split())
+"""Verbs that ask for a text or a program: numbers, choices and whethers are then its subject."""
 _SUM = re.compile(r"^[\s\d０-９.,()（）+\-*/×÷=＝?？^%]+(?:是|为|等于)?[\s=＝?？。.]*$")
 _MOST = 12
 
@@ -67,22 +80,28 @@ class AnswerSpace:
 OPEN = AnswerSpace(None, "any answer")
 
 
-def answer_space(text: str) -> AnswerSpace:
+def answer_space(text: str, lemma: str | None = None) -> AnswerSpace:
     """The answers that an instruction names, in English or Chinese.
 
     Args:
         text: the instruction.
+        lemma: its head verb; found here by default.
 
     Returns:
         A choice with the options counted (2 at least), 2 for yes or no, 1 for a number, else open.
+        Where the verb asks for a text or a program, only "yes or no" spelled out limits it.
     """
     head = text.strip()[:2000]
     if _SUM.match(head) and any(character.isdigit() for character in head):
         return AnswerSpace(1, "a sum to be worked out")
+    named = AnswerSpace(2, "yes or no")
+    if (head_verb(head).lemma if lemma is None else lemma) in _OPEN_VERBS:
+        return named if _NAMED.search(head) else OPEN
     if _CHOICE.search(head) or _LABEL_VERB.search(head):
         return AnswerSpace(_options(head), "a choice among what it names")
-    if _YES_NO.search(head):
-        return AnswerSpace(2, "yes or no")
+    asked_ma = _ASKED_MA.search(head) and not _FAVOUR.match(head)
+    if _NAMED.search(head) or _YES_NO.search(head) or asked_ma:
+        return named
     if _NUMBER_ASKED.search(head):
         return AnswerSpace(1, "one number")
     return OPEN

@@ -171,7 +171,8 @@ class InstructionEntropyEstimator:
 
 def _breadth(text: str) -> tuple[float, HeadVerb, AnswerSpace]:
     """Bits of what is asked for: the verb's, but no more than the answers named leave."""
-    verb, space = head_verb(text), answer_space(text)
+    verb = head_verb(text)
+    space = answer_space(text, verb.lemma)
     if space.answers is None:
         return verb.breadth, verb, space
     return min(verb.breadth, math.log2(1 + space.answers)), verb, space

@@ -63,11 +63,16 @@ _HAN_POLITE = re.compile(
 _HAN_OPENING = re.compile(
     r"^(?:根据|基于|按照|对于|针对|假设|如果|作为|从|在|以|关于|给定|当)[^，,。：:\n]{0,80}[，,。：:]"
 )
+HAN_COUNT = (
+    r"多少|(?<![写给我出供荐说讲想取起举列这那好十])几[个种次天年月岁点]"
+    r"(?:[^。！!；;\n]{0,40}[？?]|\w{0,2}\s*$)"
+)
+"""A number is asked for; "几个" after a verb of giving means "several" instead."""
 _HAN_QUESTIONS = (
     (re.compile(r"是否|是不是|对吗|对不对|有没有|能不能|会不会|吗[？?]?\s*$"), "judge"),
-    (re.compile(r"多少|几[个种次天年月岁点]|多[大长高远久重快]"), "calculate"),
+    (re.compile(HAN_COUNT + r"|(?<![许很众更诸])多[大长高远久重快]"), "calculate"),
     (re.compile(r"为什么|为何|怎么回事|如何|怎么|怎样|怎麼"), "explain"),
-    (re.compile(r"什么|哪|谁|何时|何地|几"), "identify"),
+    (re.compile(r"什么|哪|谁|何时|何地"), "identify"),
 )
 _LONGEST_HAN = max(map(len, CHINESE_VERBS))
 

@@ -28,6 +28,8 @@ from hf_glm_curriculum.curriculum.head_verbs import head_verb, verb_senses
         ("你能介绍一下长城吗？", "介绍", "introduce"),
         ("如何学好英语？", "如何", "explain"),
         ("三国演义的作者是谁？", "谁", "identify"),
+        ("一年有几个月？", "几个月？", "calculate"),
+        ("请给我几个旅行建议", "建议", "suggest"),
         ("根据下面的文章，总结主要观点。", "总结", "summarize"),
     ],
 )
@@ -62,6 +64,19 @@ def test_every_chinese_verb_has_the_senses_of_a_verb_that_wordnet_knows():
         ("判断下面的说法是否正确", 2),
         ("小明有3个苹果，吃了1个，还剩多少个？", 1),
         ("谈谈春天", None),
+        ("天空是蓝色的吗？", 2),
+        ("你能写一首关于秋天的诗吗？", None),
+        ("可以帮我想几个公司名字吗", None),
+        ("写一篇关于计算机历史的文章", None),
+        ("介绍一下云计算", None),
+        ("请给我几个旅行建议", None),
+        ("一年有几个月？", 1),
+        ("计算 3 乘 7", 1),
+        ("Write a Python function to compute the factorial of n.", None),
+        ("Write a poem about one of the following topics: sea, sky.", None),
+        ("Explain how to determine if a mushroom is edible.", None),
+        ("Write yes or no: is water wet?", 2),
+        ("Count the vowels.", 1),
     ],
 )
 def test_answers_that_a_text_names(text, answers):
