@@ -72,27 +72,35 @@ def _judged(config: EvaluateConfig, found: Found) -> dict[str, Any]:
     models = found.get("answers", {})
     if not config.judge or len(models) < 2:
         return {}
-    from hf_glm_curriculum.evaluation.judge import endpoint_judge, judge_pairs, local_judge
+    from hf_glm_curriculum.commands.evaluate_run import file_name, judge_key
+    from hf_glm_curriculum.commands.run_state import cached
+    from hf_glm_curriculum.evaluation.judge import judge_pairs
+
+    (first, base), *others = models.items()
+    prompts, theirs = ([str(row[key]) for row in base.rows] for key in ("prompt", "answer"))
+    judged, judge = {}, None
+    for name, measured in others:
+        answers = [str(row["answer"]) for row in measured.rows]
+
+        def compare_pairs(answers: list[str] = answers) -> dict[str, Any]:
+            nonlocal judge
+            judge = judge or _judge(config)
+            return judge_pairs(judge, prompts, answers, theirs)
+
+        place = Path(config.output_dir).expanduser() / "measures" / file_name(name) / "judge.json"
+        key = judge_key(config, prompts, answers, theirs)
+        judged[name] = {"against": first, **cached(place, key, compare_pairs)}
+    return judged
+
+
+def _judge(config: EvaluateConfig) -> Any:
+    """The judge that the config names."""
+    from hf_glm_curriculum.evaluation.judge import endpoint_judge, local_judge
     from hf_glm_curriculum.models import load_model
 
     if config.judge_url:
-        judge = endpoint_judge(config.judge_url, config.judge, config.judge_key)
-    else:
-        judge = local_judge(*load_model(config.judge, config.dtype))
-    (first, base), *others = models.items()
-    prompts = [str(row["prompt"]) for row in base.rows]
-    return {
-        name: {
-            "against": first,
-            **judge_pairs(
-                judge,
-                prompts,
-                [row["answer"] for row in measured.rows],
-                [row["answer"] for row in base.rows],
-            ),
-        }
-        for name, measured in others
-    }
+        return endpoint_judge(config.judge_url, str(config.judge), config.judge_key)
+    return local_judge(*load_model(str(config.judge), config.dtype))
 
 
 def _write_rows(folder: Path, found: Found) -> int:

@@ -29,6 +29,9 @@ _RELEVANT = {
 }
 """Settings that a measure's figures depend on."""
 
+_BUNDLED = {"answers": "questions", "red_team": "red_team", "forgetting": "general_text"}
+_ROW = "evaluation_row"
+
 
 @dataclass
 class Inputs:
@@ -128,13 +131,19 @@ class Subject:
 
     def stamp(self) -> str:
         """Changes when the model on disk does."""
-        folder = Path(self.path).expanduser()
-        if self.path == EMBEDDED or not folder.is_dir():
-            return self.path
-        files = sorted(p for p in folder.iterdir() if p.suffix in (".safetensors", ".bin", ".json"))
-        return f"{folder.resolve()} " + " ".join(
-            f"{p.name}:{p.stat().st_size}:{p.stat().st_mtime_ns}" for p in files
-        )
+        return folder_stamp(self.path)
+
+
+def folder_stamp(path: str) -> str:
+    """Changes when a model's folder does; a hub id is its own stamp."""
+    folder = Path(path).expanduser()
+    if path == EMBEDDED or not folder.is_dir():
+        return path
+    kinds = (".safetensors", ".bin", ".json", ".jsonl", ".yaml", ".yml")
+    files = sorted(p for p in folder.iterdir() if p.suffix in kinds)
+    return f"{folder.resolve()} " + " ".join(
+        f"{p.name}:{p.stat().st_size}:{p.stat().st_mtime_ns}" for p in files
+    )
 
 
 def measure_models(config: EvaluateConfig, inputs: Inputs) -> dict[str, dict[str, Measured]]:
@@ -201,8 +210,17 @@ def _loss(config: EvaluateConfig, inputs: Inputs, subject: Subject) -> Measured:
     from hf_glm_curriculum.evaluation.model_measures import measure_loss
 
     model, tokenizer = subject.load()
-    rows = tokenize_sft(inputs.records, tokenizer, config.max_length, without_labels="drop")
-    return measure_loss(model, rows, SftCollator(tokenizer.pad_token_id), config.batch_size)
+    # Numbered: another tokenizer may drop other rows, and models are compared row by row.
+    numbered = inputs.records.add_column(_ROW, list(range(len(inputs.records))))
+    rows = tokenize_sft(numbered, tokenizer, config.max_length, without_labels="drop")
+    return measure_loss(
+        model,
+        rows,
+        SftCollator(tokenizer.pad_token_id),
+        config.batch_size,
+        places=list(rows[_ROW]),
+        total=len(numbered),
+    )
 
 
 def _forgetting(config: EvaluateConfig, subject: Subject) -> Measured:
@@ -246,8 +264,27 @@ def _key(config: EvaluateConfig, measure: str, subject: Subject, inputs: Inputs)
     """Changes when anything does that the measure depends on."""
     settings = asdict(config)
     parts = {name: settings[name] for name in (*_RELEVANT[measure], "dtype")}
-    told = json.dumps([measure, parts, subject.stamp(), inputs.digest], sort_keys=True)
+    asked = _asked(config, measure, inputs)
+    told = json.dumps([measure, parts, subject.stamp(), inputs.digest, asked], sort_keys=True)
     return hashlib.sha256(told.encode("utf-8")).hexdigest()
+
+
+def _asked(config: EvaluateConfig, measure: str, inputs: Inputs) -> Any:
+    """What a measure reads beside settings and data: prompts, reward model, task files."""
+    if measure == "refusals":
+        return refusal_rows(config)
+    if measure == "rewards":
+        return [inputs.questions, folder_stamp(model_of(str(config.reward_model)))]
+    if measure == "tasks":
+        return folder_stamp(config.tasks_path) if config.tasks_path else None
+    return bundled(_BUNDLED[measure]) if measure in _BUNDLED else None
+
+
+def judge_key(config: EvaluateConfig, *texts: list[str]) -> str:
+    """Changes with the judge and with what it reads; says nothing of the endpoint's key."""
+    judge = folder_stamp(str(config.judge)) if config.judge_url is None else config.judge
+    told = json.dumps([judge, config.judge_url, texts])
+    return hashlib.sha256(told.encode("utf-8", "replace")).hexdigest()
 
 
 def file_name(name: str) -> str:

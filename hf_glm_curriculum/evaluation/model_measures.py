@@ -18,7 +18,14 @@ Answer = Callable[[Sequence[Any]], list[str]]
 
 
 def measure_loss(
-    model: Any, dataset: Any, collate: Any, batch_size: int = 8, name: str = "loss"
+    model: Any,
+    dataset: Any,
+    collate: Any,
+    batch_size: int = 8,
+    name: str = "loss",
+    *,
+    places: Sequence[int] | None = None,
+    total: int | None = None,
 ) -> Measured:
     """Mean loss of the label tokens, nats, with every row's sum as its part.
 
@@ -28,11 +35,17 @@ def measure_loss(
         collate: Pads rows, such as `SftCollator`.
         batch_size: Rows at once.
         name: Of the figure.
+        places: Where each row stands among all that could be measured; None for its own order.
+        total: How many those are.
     """
     words = f"Reading: {name}"
     found = row_losses(model, dataset, collate, batch_size=batch_size, description=words)
-    parts = {name: [(total, float(count)) if count else None for total, count in found]}
-    return Measured(rates(parts), parts)
+    rows: list[Any] = [None] * (len(found) if total is None else total)
+    for place, (loss, count) in zip(places or range(len(found)), found, strict=True):
+        rows[place] = (loss, float(count)) if count else None
+    out = sum(row is None for row in rows)
+    notes = [f"{out} of {len(rows)} rows keep no answer token and have no part"] if out else []
+    return Measured(rates({name: rows}), {name: rows}, notes=notes)
 
 
 def text_rows(texts: Sequence[str], tokenizer: Any, max_length: int) -> list[dict[str, list[int]]]:

@@ -122,6 +122,9 @@ class SampleGenerationCallback(ReportingCallback):
         """The first process answers for all; nothing of it is left in the run."""
         if self._reporter is None or not state.is_world_process_zero:
             return
+        if _is_sharded(model):
+            self._say("parameters are sharded over processes, so no answers are sampled")
+            return
         devices = [model.device] if getattr(model, "device", None) is not None else []
         used = [device for device in devices if device.type == "cuda"]
         with torch.random.fork_rng(devices=used):
@@ -144,3 +147,11 @@ class SampleGenerationCallback(ReportingCallback):
             "refused": sum(map(is_refusal, self.answers)) / n,
         }
         self._report(metrics, args, state, control, model)
+
+
+def _is_sharded(model: Any) -> bool:
+    """Whether a forward needs every process (FSDP2's DTensors, DeepSpeed ZeRO-3, FSDP1)."""
+    if type(model).__name__ == "FullyShardedDataParallel":
+        return True
+    marks = ("placements", "ds_id", "_is_flat_param")
+    return any(hasattr(one, mark) for one in model.parameters() for mark in marks)

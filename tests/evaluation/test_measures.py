@@ -308,6 +308,16 @@ def test_answers_during_training_change_nothing_of_it(tmp_path):
     assert any("samples/words" in line for line in trainer.state.log_history)
 
 
+@pytest.mark.parametrize("mark", ["ds_id", "_is_flat_param"])
+def test_sharded_parameters_are_left_alone_and_said(tmp_path, caplog, monkeypatch, mark):
+    monkeypatch.setattr(torch.nn.Parameter, mark, 1, raising=False)
+    callback = SampleGenerationCallback(["hello"], every=2, max_new_tokens=3)
+    train(tmp_path / "run", [callback])
+    assert callback.answers == []
+    said = [line for line in caplog.messages if "parameters are sharded" in line]
+    assert len(said) == 1
+
+
 def test_bad_settings_of_the_callback_are_named():
     with pytest.raises(ConfigError, match="prompts"):
         SampleGenerationCallback([])
