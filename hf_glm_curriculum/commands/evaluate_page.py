@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hf_glm_curriculum.evaluation.measured import Measured
-from hf_glm_curriculum.evaluation.report_style import esc, facts, number, page, percent, section
+from hf_glm_curriculum.evaluation.report_style import (
+    esc,
+    facts,
+    figure,
+    number,
+    page,
+    percent,
+    section,
+)
 
 _TITLES = {
     "loss": ("Held-out loss", "Nats a label token on your records; lower is better."),
@@ -24,6 +32,7 @@ _TITLES = {
     "rewards": ("Rewards", "Scores and confidence of the reward model in each dimension."),
     "tasks": ("Tasks", "Tasks of lm-eval."),
 }
+_SHARES = {"answers": ("right",), "refusals": ("refusal", "over_refusal"), "red_team": ("success",)}
 _MOST_ANSWERS, _MOST_FAILURES = 40, 30
 
 Table = Mapping[str, Mapping[str, Mapping[str, Mapping[str, Any]]]]
@@ -43,13 +52,25 @@ def render_evaluation(
     parts = []
     for measure, figures in table.items():
         title, why = _TITLES[measure]
-        body = _figures(figures, names) + _notes(found[measure])
+        body = _chart(measure, figures, names) + _figures(figures, names) + _notes(found[measure])
         if measure == "answers":
             body += _judged(judged) + _answers(found[measure], names)
         if measure in ("refusals", "red_team"):
             body += _failures(found[measure])
         parts.append(section(measure, title, why, body))
     return page(f"Evaluation of {', '.join(names)}", heading, "\n".join(parts))
+
+
+def _chart(
+    measure: str, figures: Mapping[str, Mapping[str, Mapping[str, Any]]], names: Sequence[str]
+) -> str:
+    """The measure's shares with their intervals, model beside model."""
+    from hf_glm_curriculum.evaluation.interval_chart import interval_chart
+
+    stem = _SHARES.get(measure)
+    shares = {name: cells for name, cells in figures.items() if stem and name.startswith(stem)}
+    drawn = figure("Shares with their intervals", interval_chart(shares, names, "share"))
+    return f'<div style="max-width:640px">{drawn}</div>' if drawn else ""
 
 
 def _figures(figures: Mapping[str, Mapping[str, Mapping[str, Any]]], names: Sequence[str]) -> str:

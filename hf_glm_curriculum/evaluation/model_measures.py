@@ -79,8 +79,7 @@ def measure_answers(answer: Answer, rows: Sequence[Mapping[str, Any]]) -> Measur
             for row, text in zip(rows, answers, strict=True)
         ],
     }
-    if not any(verdict is not None for verdict in verdicts):
-        parts = {name: values for name, values in parts.items() if not name.startswith("right")}
+    parts = {name: values for name, values in parts.items() if any(v is not None for v in values)}
     figures = rates(parts) | {f"distinct_{n}": distinct_n(answers, n) for n in (1, 2)}
     shown = [
         {"prompt": row["prompt"], "category": group, "answer": text, "right": verdict}

@@ -42,6 +42,7 @@ def read(path):
 def test_every_measure_has_both_models_and_differences(evaluated):
     found = read(evaluated / "evaluation.json")["measures"]
     assert set(found) == {"loss", "answers", "refusals", "red_team", "forgetting"}
+    assert all(cells["base"]["value"] is not None for cells in found["answers"].values())
     loss = found["loss"]["loss"]
     assert loss["base"]["low"] <= loss["base"]["value"] <= loss["base"]["high"]
     assert loss["tuned"]["difference"] == pytest.approx(
@@ -78,6 +79,9 @@ def test_answers_are_records_and_the_page_loads_nothing(evaluated):
     page = (evaluated / "evaluation.html").read_text("utf-8")
     assert "Red team" in page and "Answers side by side" in page
     assert not re.search(r'(src|href)="(?!data:|#)', page)
+    for figure in ("right/arithmetic", "over refusal", "success/direct"):
+        assert f">{figure}</text>" in page, figure
+    assert "tuned: 0.000 (0.000 …" in page  # a random model is right about nothing
 
 
 def test_a_second_call_measures_nothing_anew(
