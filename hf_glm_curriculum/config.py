@@ -39,6 +39,8 @@ __all__ = [
     "flat_names",
     "load_config",
     "read_yaml",
+    "setting_path",
+    "settings_in",
     "to_dict",
 ]
 
@@ -66,11 +68,29 @@ def load_config(
         ConfigError: The file cannot be read, a key is unknown (the nearest valid one is named),
             or a value has the wrong type or breaks a rule of the class.
     """
-    tree = {} if path is None else _nest(cls, _read_for(cls, path), f"{os.fspath(path)}: ")
+    tree = {} if path is None else settings_in(cls, path)
     if overrides is not None and not isinstance(overrides, Mapping):
         overrides = _parse_assignments(cls, overrides)
     _merge(tree, _nest(cls, overrides or {}, ""))
     return _build(cls, tree, prefix="" if path is None else f"{os.fspath(path)}: ")
+
+
+def settings_in(cls: type, path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What a YAML file sets, under the names and in the nesting of the class; values unchecked.
+
+    Raises:
+        ConfigError: The file cannot be read, or a key is unknown or set twice.
+    """
+    return _nest(cls, _read_for(cls, path), f"{os.fspath(path)}: ")
+
+
+def setting_path(cls: type, name: str) -> str:
+    """The full dotted name of a setting that may go by its short one.
+
+    Raises:
+        ConfigError: There is no such setting; the nearest is named.
+    """
+    return ".".join(_resolve(cls, name.replace("-", "_"), name))
 
 
 def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:

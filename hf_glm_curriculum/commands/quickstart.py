@@ -76,7 +76,8 @@ class QuickstartConfig:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add a flag for every setting."""
+    """Add `--config` and a flag for every setting."""
+    parser.add_argument("--config", help="YAML file of settings; flags override it")
     add_config_flags(parser, QuickstartConfig)
 
 

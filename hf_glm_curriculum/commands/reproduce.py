@@ -11,7 +11,8 @@ from hf_glm_curriculum.errors import ConfigError, DataError, StateError
 
 COMMANDS = ("sft", "migrate", "reward", "ppo", "quickstart")
 RESULT, SETTINGS = "reproduction.json", "reproduction.yaml"
-_LEFT = ("output_dir", "resume", "overwrite")
+# Where the run goes, and what it would leave outside its folder: a second run must not.
+_LEFT = ("output_dir", "resume", "overwrite", "debug_dir", "push_to_hub", "harvest_into")
 _SHOWN = 12
 
 
@@ -83,10 +84,10 @@ def _circumstances(about: dict[str, Any]) -> dict[str, Any]:
     """Show what is not as it was: versions, code, data."""
     from hf_glm_curriculum.commands.console import say, show_table
     from hf_glm_curriculum.commands.reproduction import changed_inputs, differences
-    from hf_glm_curriculum.commands.run_state import git_state, versions
+    from hf_glm_curriculum.commands.run_state import device_name, git_state, versions
 
-    before = {**about.get("versions", {}), "git": _code(about)}
-    now = {**versions(), "git": _code(git_state())}
+    before = {**about.get("versions", {}), "device": about.get("device"), "git": _code(about)}
+    now = {**versions(), "device": device_name(), "git": _code(git_state())}
     found = differences(before, now)
     inputs = changed_inputs(about.get("inputs") or {})
     rows = [(name, was or "–", here or "–") for name, (was, here) in found.items()]
@@ -121,7 +122,9 @@ def _again(about: dict[str, Any], new: Path) -> int:
     check_writable(new)
     if new.is_dir() and any(new.iterdir()):
         raise StateError(f"output_dir {new} is not empty; choose another with --output-dir")
-    settings = {k: v for k, v in about["config"].items() if k not in _LEFT and v is not None}
+    # A quickstart keeps its own few settings beside those of the fine-tuning that they lead to.
+    resolved = about.get("settings") or about["config"]
+    settings = {k: v for k, v in resolved.items() if k not in _LEFT}
     place = ensure_folder(new.with_name(f"{new.name}.settings"))
     path = place / SETTINGS
     atomic_write_text(path, yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
@@ -131,11 +134,20 @@ def _again(about: dict[str, Any], new: Path) -> int:
 def _compared(folder: Path, new: Path, differ: dict[str, Any], say: Any) -> int:
     """Show and write how the figures compare."""
     from hf_glm_curriculum.commands.console import show_table
-    from hf_glm_curriculum.commands.reproduction import compare, figures_of
+    from hf_glm_curriculum.commands.reproduction import (
+        compare,
+        compare_exactly,
+        figures_of,
+        fingerprints_of,
+    )
     from hf_glm_curriculum.storage import atomic_write_json
 
     found = compare(figures_of(folder), figures_of(new))
     counts = Counter(entry["verdict"] for entry in found.values())
+    made_of = compare_exactly(fingerprints_of(folder), fingerprints_of(new))
+    others = [name for name, entry in made_of.items() if entry["verdict"] != "equal"]
+    if others:
+        say(f"not the same model or data as then: {', '.join(others)}")
     order = ("different", "missing", "close")
     worth = sorted(
         ((n, e) for n, e in found.items() if e["verdict"] in order),
@@ -145,10 +157,11 @@ def _compared(folder: Path, new: Path, differ: dict[str, Any], say: Any) -> int:
     if rows:
         show_table("Figures that are not equal", ("figure", "then", "now", ""), rows, right=(1, 2))
     say(", ".join(f"{count} {verdict}" for verdict, count in counts.items()) or "no figures")
-    result = {"of": str(folder), "counts": dict(counts), "figures": found, **differ}
+    result = {"of": str(folder), "counts": dict(counts), "figures": found}
+    result |= {"fingerprints": made_of, **differ}
     atomic_write_json(new / RESULT, result)
     say(f"reproduction: {new / RESULT}")
-    return 1 if counts["different"] or counts["missing"] or not found else 0
+    return 1 if counts["different"] or counts["missing"] or others or not found else 0
 
 
 def _shown(value: float | None) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_glm_curriculum.evaluation.run_folder import read_json_lines
+from hf_glm_curriculum.evaluation.run_folder import RUN_FILE, read_json_lines
 from hf_glm_curriculum.reporting import METRICS_FILE
 from hf_glm_curriculum.storage import read_json
 
@@ -17,6 +17,7 @@ CLOSE = 1e-3
 
 _FIGURE_FILES = ("evaluation/heldout.json", "evaluation/answers.json", "rewards/figures.json")
 _CLOCKS = ("seconds", "runtime", "per_second", "_time", "flos")
+_CLOCK = "last eps"  # TRL's episodes a second; as a part of a name it would catch steps too
 _CHUNK = 2**20
 
 
@@ -71,11 +72,33 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, 
     return {n: (before.get(n), now.get(n)) for n in names if before.get(n) != now.get(n)}
 
 
+def fingerprints_of(run: Path) -> dict[str, str]:
+    """The fingerprints of model and data in a run's `run.json`, and in those of its stages."""
+    found = {}
+    for place, prefix in _places(run):
+        about = read_json(place / RUN_FILE)
+        for part in ("model", "data"):
+            if isinstance(about.get(part), Mapping) and "fingerprint" in about[part]:
+                found[f"{prefix}{part}"] = str(about[part]["fingerprint"])
+    return found
+
+
+def _places(run: Path) -> list[tuple[Path, str]]:
+    """A run's folder and those of its stages, with what names their figures."""
+    stages = sorted(path.parent for path in run.glob(f"stages/*/{RUN_FILE}"))
+    return [(run, ""), *((stage, f"{stage.name}: ") for stage in stages)]
+
+
 def figures_of(run: Path) -> dict[str, float]:
-    """Every figure that a run came to, by name: evaluations, and what was logged last.
+    """Every figure that a run and its stages came to, by name: evaluations, and the last logged.
 
     Clock times are left out.
     """
+    parts = [(prefix, _figures_in(place)) for place, prefix in _places(run)]
+    return {f"{prefix}{name}": value for prefix, part in parts for name, value in part.items()}
+
+
+def _figures_in(run: Path) -> dict[str, float]:
     found: dict[str, float] = {}
     for file in _FIGURE_FILES:
         if (run / file).is_file():
@@ -83,7 +106,11 @@ def figures_of(run: Path) -> dict[str, float]:
     path = run / METRICS_FILE
     for line in read_json_lines(path) if path.is_file() else []:
         found |= {f"last {k}": v for k, v in line.items() if _is_number(v) and k != "step"}
-    return {name: v for name, v in found.items() if not any(c in name for c in _CLOCKS)}
+    return {name: value for name, value in found.items() if not _is_clock(name)}
+
+
+def _is_clock(name: str) -> bool:
+    return name == _CLOCK or any(part in name for part in _CLOCKS)
 
 
 def _numbers(tree: Any, prefix: str) -> dict[str, float]:
@@ -105,6 +132,18 @@ def compare(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str
     for name in dict.fromkeys([*before, *after]):
         one, two = before.get(name), after.get(name)
         found[name] = {"before": one, "after": two, "verdict": _verdict(one, two)}
+    return found
+
+
+def compare_exactly(
+    before: Mapping[str, str], after: Mapping[str, str]
+) -> dict[str, dict[str, str | None]]:
+    """Name → before, after and the verdict: "equal", "different" or "missing"."""
+    found = {}
+    for name in dict.fromkeys([*before, *after]):
+        one, two = before.get(name), after.get(name)
+        verdict = "missing" if one is None or two is None else "different"
+        found[name] = {"before": one, "after": two, "verdict": "equal" if one == two else verdict}
     return found
 
 

@@ -159,7 +159,7 @@ def run_record(plan: FolderPlan, about: Mapping[str, Any]) -> Iterator[RunRecord
     Raises:
         StateError: The folder cannot be written.
     """
-    with _alone(ensure_folder(plan.folder)):
+    with alone_in(ensure_folder(plan.folder)):
         yield from _recorded(plan, about)
 
 
@@ -177,6 +177,7 @@ def _recorded(plan: FolderPlan, about: Mapping[str, Any]) -> Iterator[RunRecord]
         **about,
         "inputs": input_digests(about.get("config") or {}),
         "versions": versions(),
+        "device": device_name(),
         **git_state(),
     }
     record.update()
@@ -192,7 +193,7 @@ def _recorded(plan: FolderPlan, about: Mapping[str, Any]) -> Iterator[RunRecord]
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def alone_in(folder: Path) -> Iterator[None]:
     """Hold the folder's lock, which the system lets go of when its owner dies.
 
     Raises:
@@ -260,6 +261,13 @@ def versions() -> dict[str, str]:
         **{name: version for name, version in known.items() if version},
         "platform": platform.platform(terse=True),
     }
+
+
+def device_name() -> str:
+    """What the tensors of a run would lie on: the first GPU's name, or "cpu"."""
+    import torch
+
+    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else "cpu"
 
 
 def git_state() -> dict[str, str | None]:

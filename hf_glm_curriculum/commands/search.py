@@ -21,7 +21,8 @@ _CLASSES = {
     "reward": ("reward_config", "RewardCommandConfig"),
     "ppo": ("ppo_config", "PpoCommandConfig"),
 }
-_SET_HERE = ("output_dir", "resume", "overwrite")
+# Where a trial goes, and what it would leave outside its folder, over and over.
+_SET_HERE = ("output_dir", "resume", "overwrite", "debug_dir", "push_to_hub", "harvest_into")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,38 +39,65 @@ def run(args: argparse.Namespace) -> int:
         MissingDependencyError: optuna is not installed.
         StateError: The folder cannot be written, holds another search, or every trial failed.
     """
+    from hf_glm_curriculum.commands.run_state import alone_in, check_writable
     from hf_glm_curriculum.commands.search_study import open_study, run_study
-    from hf_glm_curriculum.config import read_yaml
+    from hf_glm_curriculum.storage import ensure_folder
 
     config = config_from_args(SearchConfig, args)
-    base = read_yaml(Path(config.base).expanduser()) if config.base else {}
-    check_space(config, base)
-    study = open_study(config, {k: v for k, v in base.items() if k not in _SET_HERE})
-    try:
-        run_study(study)
-    finally:
-        _write_table(study)
-    return _finish(study)
+    base = prepare(config)
+    folder = Path(config.output_dir).expanduser()
+    check_writable(folder)
+    with alone_in(ensure_folder(folder)):
+        study = open_study(config, base)
+        try:
+            run_study(study)
+        finally:
+            _write_table(study)
+        return _finish(study)
 
 
-def check_space(config: SearchConfig, base: dict[str, Any]) -> None:
-    """Check every setting's name and the ends of its range before the first trial.
+def prepare(config: SearchConfig) -> dict[str, Any]:
+    """Read the base, and check the space against the command's config before the first trial.
+
+    The names of `config.space` become full ones, so that they meet the base's.
+
+    Returns:
+        The base's settings, nested as the command's config is.
 
     Raises:
         ConfigError: With the nearest valid name, or the command's own refusal of a value.
     """
     from hf_glm_curriculum.commands.search_config import grid_values
     from hf_glm_curriculum.commands.search_study import with_settings
-    from hf_glm_curriculum.config import load_config
+    from hf_glm_curriculum.config import load_config, settings_in
 
     module, name = _CLASSES[config.target]
     cls = getattr(import_module(f"hf_glm_curriculum.commands.{module}"), name)
+    base = settings_in(cls, Path(config.base).expanduser()) if config.base else {}
+    base = {key: value for key, value in base.items() if key not in _SET_HERE}
+    config.space = _full_names(cls, config.space)
     for setting, entry in config.space.items():
-        if setting.partition(".")[0] in _SET_HERE:
-            raise ConfigError(f"space.{setting}: is set by the search itself; leave it out")
         ends = grid_values(entry) if "choices" in entry else [entry["low"], entry["high"]]
         for value in ends:
             load_config(cls, None, with_settings(base, {setting: value}))
+    return base
+
+
+def _full_names(cls: type, space: dict[str, Any]) -> dict[str, Any]:
+    """The space by full names of settings."""
+    from hf_glm_curriculum.config import setting_path
+
+    found: dict[str, Any] = {}
+    for name, entry in space.items():
+        full = setting_path(cls, name)
+        if full in _SET_HERE:
+            raise ConfigError(
+                f"space.{name}: trials do without it, or the search sets it; leave it out"
+            )
+        if full in found:
+            raise ConfigError(f"space.{name}: {full} is there twice; keep one of the two")
+        found[full] = entry
+    return found
 
 
 def _finish(study: Study) -> int:

@@ -2,35 +2,50 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 import shutil
+import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from hf_glm_curriculum.commands.search_config import SearchConfig, grid_values
-from hf_glm_curriculum.commands.search_trial import TrialFailed, run_trial
+from hf_glm_curriculum.commands.search_trial import TrialCutOff, TrialFailed, run_trial
 from hf_glm_curriculum.errors import StateError
 from hf_glm_curriculum.optional import require
 from hf_glm_curriculum.progress import ProgressBar, progress
 
 JOURNAL = "study.journal"
-_ENTRIES = "space"
 
 
 @dataclass
 class Study:
-    """An optuna study and what its trials are made of."""
+    """An optuna study and what its trials are made of.
+
+    Attributes:
+        config: Settings of the search.
+        base: The command's settings that trials change.
+        folder: The search's own.
+        optuna: The library.
+        study: Its study.
+        lock: Held while a trial begins or ends: workers must see each other's.
+        stopping: Set when the search is to end at once.
+    """
 
     config: SearchConfig
     base: dict[str, Any]
     folder: Path
     optuna: Any
     study: Any
+    lock: Any = field(default_factory=threading.Lock)
+    stopping: threading.Event = field(default_factory=threading.Event)
 
 
 def open_study(config: SearchConfig, base: dict[str, Any]) -> Study:
@@ -59,10 +74,29 @@ def open_study(config: SearchConfig, base: dict[str, Any]) -> Study:
         study_name="search",
         load_if_exists=True,
         direction=config.direction,
-        sampler=_sampler(optuna, config),
         pruner=pruner,
     )
-    asked = {"target": config.target, _ENTRIES: config.space, "objective": config.objective}
+    _refuse_another(study, _identity(config, base), folder)
+    if config.sampler == "grid":
+        _enqueue_grid(study, config)
+    study.sampler = _sampler(optuna, config, len(study.get_trials(deepcopy=False)))
+    return Study(config, base, folder, optuna, study)
+
+
+def _identity(config: SearchConfig, base: dict[str, Any]) -> dict[str, Any]:
+    """What must be the same in every call for its trials to be comparable."""
+    text = json.dumps(base, sort_keys=True, default=str)
+    return {
+        "target": config.target,
+        "space": config.space,
+        "objective": config.objective,
+        "direction": config.direction,
+        "grid": config.sampler == "grid",
+        "base": hashlib.sha256(text.encode()).hexdigest(),
+    }
+
+
+def _refuse_another(study: Any, asked: dict[str, Any], folder: Path) -> None:
     known = study.user_attrs.get("asked")
     if known is not None and known != asked:
         changed = ", ".join(name for name in asked if known.get(name) != asked[name])
@@ -71,31 +105,35 @@ def open_study(config: SearchConfig, base: dict[str, Any]) -> Study:
             "folder, or search what it searches"
         )
     study.set_user_attr("asked", asked)
-    if config.sampler == "grid" and known is None:
-        _enqueue_grid(study, config)
-    return Study(config, base, folder, optuna, study)
 
 
-def _sampler(optuna: Any, config: SearchConfig) -> Any:
-    """What draws settings; a grid's are all in the queue from the start."""
+def _sampler(optuna: Any, config: SearchConfig, known: int) -> Any:
+    """What draws settings; a grid's are all in the queue from the start.
+
+    A call that goes on draws from a stream of its own: the first one's would repeat its trials.
+    """
+    seed = Random(f"{config.seed} {known}").getrandbits(32) if known else config.seed
     if config.sampler == "tpe":
-        return optuna.samplers.TPESampler(seed=config.seed)
-    return optuna.samplers.RandomSampler(seed=config.seed)
+        return optuna.samplers.TPESampler(seed=seed)
+    return optuna.samplers.RandomSampler(seed=seed)
 
 
 def _enqueue_grid(study: Any, config: SearchConfig) -> None:
-    """Queue every combination, in an order that the seed shuffles."""
+    """Queue every combination that is not queued yet, in an order that the seed shuffles."""
     names = list(config.space)
-    every = list(product(*(grid_values(entry) for entry in config.space.values())))
+    every = list(enumerate(product(*(grid_values(entry) for entry in config.space.values()))))
+    known = {trial.user_attrs.get("grid") for trial in study.get_trials(deepcopy=False)}
     Random(config.seed).shuffle(every)
-    for values in every:
-        study.enqueue_trial(dict(zip(names, values, strict=True)))
+    for place, values in every:
+        if place not in known:
+            settings = dict(zip(names, values, strict=True))
+            study.enqueue_trial(settings, user_attrs={"grid": place})
 
 
 def run_study(study: Study) -> None:
     """Run trials until there are enough, time is up or the grid is tried.
 
-    A trial that a kill cut off is marked as failed and its settings are tried first.
+    A trial that a kill cut off is marked as failed and its settings are tried again.
     """
     _take_up_cut_off(study)
     began = time.monotonic()
@@ -105,28 +143,36 @@ def run_study(study: Study) -> None:
         ThreadPoolExecutor(study.config.jobs) as pool,
     ):
         running = [pool.submit(_worker, study, began, bar) for _ in range(study.config.jobs)]
-        for future in running:
-            future.result()
+        try:
+            for future in running:
+                future.result()
+        finally:  # an interrupt, or a worker's error, ends the others' trials too
+            study.stopping.set()
 
 
 def _take_up_cut_off(study: Study) -> None:
     state = study.optuna.trial.TrialState
     for trial in study.study.get_trials(deepcopy=False, states=(state.RUNNING,)):
         study.study.tell(trial.number, state=state.FAIL)
-        study.study.enqueue_trial(trial.params, user_attrs={"again": trial.number})
+    trials = study.study.get_trials(deepcopy=False)
+    again = {trial.user_attrs.get("again") for trial in trials}
+    for trial in trials:
+        if _is_cut_off(trial, state) and trial.number not in again:
+            settings = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
+            study.study.enqueue_trial(settings, user_attrs={"again": trial.number})
+
+
+def _is_cut_off(trial: Any, state: Any) -> bool:
+    """Whether a trial ended with the search and not by an error of its own."""
+    return trial.state == state.FAIL and "error" not in trial.user_attrs
 
 
 def _room(study: Study) -> int:
     """Trials that may still begin; those that a kill cut off do not count."""
     state = study.optuna.trial.TrialState
-    states = (state.COMPLETE, state.PRUNED, state.RUNNING)
-    done = len(study.study.get_trials(deepcopy=False, states=states))
-    failed = [
-        trial
-        for trial in study.study.get_trials(deepcopy=False, states=(state.FAIL,))
-        if "error" in trial.user_attrs
-    ]
-    return max(0, _most(study.config) - done - len(failed))
+    begun = (state.COMPLETE, state.PRUNED, state.RUNNING, state.FAIL)
+    trials = study.study.get_trials(deepcopy=False, states=begun)
+    return max(0, _most(study.config) - sum(not _is_cut_off(t, state) for t in trials))
 
 
 def _most(config: SearchConfig) -> int:
@@ -139,18 +185,25 @@ def _most(config: SearchConfig) -> int:
 
 
 def _worker(study: Study, began: float, bar: ProgressBar) -> None:
-    limit = study.config.seconds
-    while _room(study) > 0 and (limit is None or time.monotonic() - began < limit):
-        _one(study)
+    while (begun := _begin(study, began)) is not None:
+        _one(study, *begun)
         bar.advance()
 
 
-def _one(study: Study) -> None:
-    """Ask for settings, run them, tell what they came to."""
+def _begin(study: Study, began: float) -> tuple[Any, dict[str, Any]] | None:
+    """A new trial and its settings; None where no more is to begin."""
+    limit = study.config.seconds
+    with study.lock:
+        late = limit is not None and time.monotonic() - began >= limit
+        if late or study.stopping.is_set() or _room(study) == 0:
+            return None
+        trial = study.study.ask()
+        return trial, {name: suggest(trial, name, e) for name, e in study.config.space.items()}
+
+
+def _one(study: Study, trial: Any, chosen: dict[str, Any]) -> None:
+    """Run a trial and tell what it came to; one that is cut off is left for the next call."""
     state = study.optuna.trial.TrialState
-    trial = study.study.ask()
-    chosen = {name: suggest(trial, name, e) for name, e in study.config.space.items()}
-    folder = study.folder / f"trial-{trial.number:04d}"
 
     def should_stop(step: int, value: float) -> bool:
         trial.report(value, step)
@@ -160,19 +213,25 @@ def _one(study: Study) -> None:
         value = run_trial(
             study.config.target,
             with_settings(study.base, chosen),
-            folder,
+            study.folder / f"trial-{trial.number:04d}",
             study.config.objective,
             should_stop,
+            study.stopping,
         )
+        if value is not None and not math.isfinite(value):
+            raise TrialFailed(f"objective: {study.config.objective} came to {value}")
+    except TrialCutOff:
+        return
     except TrialFailed as error:
         trial.set_user_attr("error", str(error)[:500])
         study.study.tell(trial, state=state.FAIL)
         return
-    if value is None:
-        study.study.tell(trial, state=state.PRUNED)
-    else:
-        study.study.tell(trial, value)
-    _tidy(study)
+    with study.lock:
+        if value is None:
+            study.study.tell(trial, state=state.PRUNED)
+        else:
+            study.study.tell(trial, value)
+        _tidy(study)
 
 
 def suggest(trial: Any, name: str, entry: Mapping[str, Any]) -> Any:
@@ -209,12 +268,12 @@ def best_trial(study: Study) -> Any:
 
 
 def _tidy(study: Study) -> None:
-    """Delete the runs of trials that are not the best; their settings and logs stay."""
+    """Delete the runs of trials that are not the best; settings, logs and failed runs stay."""
     best = best_trial(study)
     if study.config.keep == "all" or best is None:
         return
     state = study.optuna.trial.TrialState
-    ended = study.study.get_trials(deepcopy=False, states=(state.COMPLETE, state.PRUNED))
-    for trial in ended:
-        if trial.number != best.number:
+    ended = (state.COMPLETE, state.PRUNED, state.FAIL)
+    for trial in study.study.get_trials(deepcopy=False, states=ended):
+        if trial.number != best.number and "error" not in trial.user_attrs:
             shutil.rmtree(study.folder / f"trial-{trial.number:04d}" / "run", ignore_errors=True)

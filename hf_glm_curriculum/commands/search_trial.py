@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,17 @@ class TrialFailed(HfGlmCurriculumError):
     """A trial's process ended with an error, or without the objective."""
 
 
+class TrialCutOff(HfGlmCurriculumError):
+    """The search ended while a trial ran."""
+
+
 def run_trial(
     command: str,
     settings: Mapping[str, Any],
     folder: Path,
     objective: str,
     should_stop: Callable[[int, float], bool],
+    stopping: threading.Event,
 ) -> float | None:
     """Run the command on these settings and read the objective.
 
@@ -42,23 +47,27 @@ def run_trial(
         objective: See `SearchConfig.objective`.
         should_stop: Called with every new (step, value) of an objective that is logged; true
             ends the trial.
+        stopping: Once set, the trial is ended.
 
     Returns:
         The objective; None where the trial was stopped.
 
     Raises:
         TrialFailed: The process failed, or left no objective.
+        TrialCutOff: `stopping` was set.
     """
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "config.yaml"
     text = yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)
     atomic_write_text(config, text)
-    words = [sys.executable, "-m", "hf_glm_curriculum.commands.main", command]
+    words = [sys.executable, "-m", "hf_glm_curriculum.commands.search_child", command]
     words += ["--config", str(config), "--output-dir", str(folder / "run"), "--overwrite"]
     with (folder / _LOG).open("wb") as log:
-        process = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
+        # The child is told whose it is: by the time it asks, its parent may be gone.
+        about = {**os.environ, "HGC_SEARCH_PROCESS": str(os.getpid())}
+        process = subprocess.Popen(words, stdout=log, stderr=log, env=about, start_new_session=True)
         try:
-            stopped = _watched(process, folder / "run", objective, should_stop)
+            stopped = _watched(process, folder / "run", objective, should_stop, stopping)
         finally:
             end(process)
     if stopped:
@@ -84,11 +93,13 @@ def _watched(
     run: Path,
     objective: str,
     should_stop: Callable[[int, float], bool],
+    stopping: threading.Event,
 ) -> bool:
     """Wait for the end; whether it was stopped early."""
     seen = -1
     while process.poll() is None:
-        time.sleep(POLL_SECONDS)
+        if stopping.wait(POLL_SECONDS):
+            raise TrialCutOff("the search was ended")
         for step, value in _logged(run, objective):
             if step > seen:
                 seen = step
@@ -106,7 +117,7 @@ def _logged(run: Path, objective: str) -> Iterator[tuple[int, float]]:
     except StateError:  # being written
         return
     for line in lines:
-        if objective in line:
+        if _is_number(line.get(objective)):
             yield int(line.get("step", 0)), float(line[objective])
 
 
@@ -124,14 +135,26 @@ def read_objective(run: Path, objective: str) -> float:
             told = ", ".join(known) or "none"
             raise TrialFailed(f"objective: the run logged no {objective!r}; it logged {told}")
         return values[-1]
-    value: Any = read_json(run / file)
+    return _figure(run / file, path)
+
+
+def _figure(file: Path, path: str) -> float:
+    """A number in a JSON file, by its dotted path."""
+    try:
+        value: Any = read_json(file)
+    except StateError as error:
+        raise TrialFailed(f"objective: {error}") from error
     for key in path.split("."):
         if not isinstance(value, dict) or key not in value:
-            raise TrialFailed(f"objective: {run / file} has no {path!r}")
+            raise TrialFailed(f"objective: {file} has no {path!r}")
         value = value[key]
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TrialFailed(f"objective: {path!r} in {file} is no number, got {value!r}")
+    if not _is_number(value):
+        raise TrialFailed(f"objective: {path!r} in {file.name} is no number, got {value!r}")
     return float(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _lines(run: Path) -> list[dict[str, Any]]:

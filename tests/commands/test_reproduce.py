@@ -4,13 +4,18 @@ import json
 
 import pytest
 
+from hf_glm_curriculum.commands.reproduce import _again
 from hf_glm_curriculum.commands.reproduction import (
     changed_inputs,
     compare,
+    compare_exactly,
     differences,
     figures_of,
+    fingerprints_of,
     input_digests,
 )
+from hf_glm_curriculum.commands.sft_config import SftCommandConfig
+from hf_glm_curriculum.config import load_config
 
 QUICK = (
     *("--epochs", 1, "--held-out", 0.2, "--answers", 2, "--max-new-tokens", 3),
@@ -50,6 +55,49 @@ def test_a_run_comes_to_the_same_to_the_bit(finished, cli, tmp_path):
     assert found["counts"].keys() == {"equal"} and found["counts"]["equal"] > 10
     assert found["figures"]["heldout.after.loss"]["verdict"] == "equal"
     assert "versions, code and data are as they were" in shown
+    assert {e["verdict"] for e in found["fingerprints"].values()} == {"equal"}
+    assert found["fingerprints"].keys() == {"model", "data"}
+
+
+def test_null_stays_null_and_nothing_goes_outside_again(finished, tmp_path, monkeypatch):
+    about = read(finished[0] / "run.json")
+    about["config"] |= {"max_length": None, "debug_dir": str(tmp_path / "debug")}
+    given = []
+    monkeypatch.setattr("hf_glm_curriculum.commands.main.main", lambda argv: given.append(argv))
+    _again(about, tmp_path / "new")
+    config = load_config(SftCommandConfig, given[0][2])
+    assert config.max_length is None and config.debug_dir is None
+    assert config.learning_rate == about["config"]["learning_rate"]
+
+
+def test_another_model_under_the_old_name_is_told(tmp_path):
+    for name, model in (("a", "1"), ("b", "2")):
+        (tmp_path / name / "stages" / "ppo").mkdir(parents=True)
+        about = {"model": {"fingerprint": model}, "data": {"rows": 3}}
+        for place in (tmp_path / name, tmp_path / name / "stages" / "ppo"):
+            (place / "run.json").write_text(json.dumps(about), "utf-8")
+    found = compare_exactly(fingerprints_of(tmp_path / "a"), fingerprints_of(tmp_path / "b"))
+    assert {name: e["verdict"] for name, e in found.items()} == {
+        "model": "different",
+        "ppo: model": "different",
+    }
+
+
+@pytest.mark.slow
+def test_a_quickstart_and_its_stages_come_to_the_same(tiny_folder, cli, tmp_path):
+    words = ("--model", tiny_folder, "--output-dir", tmp_path / "run", "--fast", "--samples", 16)
+    assert cli("quickstart", *words)[0] == 0
+    status, shown, errors = cli("reproduce", tmp_path / "run", "--output-dir", tmp_path / "again")
+    assert status == 0, errors + shown
+    found = read(tmp_path / "again" / "reproduction.json")
+    assert found["counts"].keys() == {"equal"}
+    stages = {name.partition(": ")[0] for name in found["figures"] if ": " in name}
+    assert stages <= {"reward", "ppo"} and "reward" in stages
+    for stage in sorted(stages):
+        run = tmp_path / "run" / "stages" / stage
+        status, shown, errors = cli("reproduce", run, "--output-dir", tmp_path / stage)
+        assert status == 0, errors + shown
+        assert read(tmp_path / stage / "reproduction.json")["counts"].keys() == {"equal"}
 
 
 def test_changed_or_absent_data_are_refused_by_name(finished, cli, refused, tmp_path):
@@ -112,9 +160,9 @@ def test_figures_are_compared_one_by_one():
 
 
 def test_clock_times_are_no_figures(tmp_path):
-    line = {"step": 3, "loss": 1.5, "train_runtime": 9.0, "ppo/seconds": 2.0}
+    line = {"step": 3, "loss": 1.5, "steps": 3, "train_runtime": 9.0, "ppo/seconds": 2.0, "eps": 4}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n", "utf-8")
-    assert figures_of(tmp_path) == {"last loss": 1.5}
+    assert figures_of(tmp_path) == {"last loss": 1.5, "last steps": 3}
 
 
 def test_inputs_are_files_that_settings_name(tmp_path):

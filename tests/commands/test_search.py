@@ -1,15 +1,18 @@
 """`search`: what is tried, kept, stopped, resumed and written back."""
 
 import json
+import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 import yaml
 
-from hf_glm_curriculum.commands import search_study, search_trial
+from hf_glm_curriculum.commands import search_child, search_study, search_trial
 from hf_glm_curriculum.commands.main import main
+from hf_glm_curriculum.commands.search import prepare
 from hf_glm_curriculum.commands.search_config import SearchConfig, grid_values
 from hf_glm_curriculum.commands.search_trial import TrialFailed, read_objective
 from hf_glm_curriculum.commands.sft_config import SftCommandConfig
@@ -41,7 +44,7 @@ def bowl(monkeypatch):
     """Trials without processes: the objective is least at a learning rate of 0.01."""
     seen = []
 
-    def run_trial(command, settings, folder, objective, should_stop):
+    def run_trial(command, settings, folder, objective, should_stop, stopping):
         import math
 
         folder.mkdir(parents=True, exist_ok=True)
@@ -101,7 +104,7 @@ def test_a_search_goes_on_and_does_not_begin_again(search_file, bowl, tmp_path):
 
 @needs_optuna
 def test_a_failed_trial_is_told_and_the_search_goes_on(search_file, monkeypatch, tmp_path, cli):
-    def run_trial(command, settings, folder, objective, should_stop):
+    def run_trial(command, settings, folder, objective, should_stop, stopping):
         if settings["epochs"] == 2:
             raise TrialFailed("learning_rate: too high")
         return settings["learning_rate"]
@@ -124,7 +127,7 @@ def test_where_every_trial_fails_it_says_where_to_look(search_file, monkeypatch,
 
 @needs_optuna
 def test_trials_behind_the_median_are_stopped_early(search_file, monkeypatch, tmp_path):
-    def run_trial(command, settings, folder, objective, should_stop):
+    def run_trial(command, settings, folder, objective, should_stop, stopping):
         level = settings["learning_rate"]
         return None if any(should_stop(step, level) for step in range(4)) else level
 
@@ -142,6 +145,82 @@ def test_another_search_in_the_same_folder_is_refused(search_file, bowl, refused
     assert "holds a search with other settings (space)" in refused("search", "--config", other)
 
 
+@needs_optuna
+def test_a_call_that_goes_on_draws_other_trials(search_file, bowl):
+    for trials in (3, 6):
+        assert main(["search", "--config", str(search_file(trials=trials))]) == 0
+    assert len({settings["learning_rate"] for settings in bowl}) == 6
+
+
+@needs_optuna
+def test_workers_share_one_budget_and_one_grid(search_file, monkeypatch, tmp_path):
+    seen = []
+
+    def run_trial(command, settings, folder, objective, should_stop, stopping):
+        (folder / "run").mkdir(parents=True)
+        seen.append(settings["epochs"])
+        time.sleep(0.05)
+        return -float(settings["epochs"])
+
+    monkeypatch.setattr(search_study, "run_trial", run_trial)
+    space = {"epochs": {"low": 1, "high": 9, "step": 1}}
+    path = search_file(space=space, sampler="grid", trials=100, jobs=4)
+    assert main(["search", "--config", str(path)]) == 0
+    assert sorted(seen) == list(range(1, 10))
+    kept = list((tmp_path / "out").glob("trial-*/run"))
+    assert len(kept) == 1 and load_config(SftCommandConfig, tmp_path / "out/best.yaml").epochs == 9
+
+
+@needs_optuna
+def test_an_objective_that_is_no_finite_number_fails_its_trial(search_file, monkeypatch, tmp_path):
+    monkeypatch.setattr(search_study, "run_trial", lambda *arguments: float("nan"))
+    assert main(["search", "--config", str(search_file(trials=3))]) == 2
+    table = (tmp_path / "out" / "trials.csv").read_text("utf-8")
+    assert table.count("came to nan") == 3
+
+
+@needs_optuna
+@pytest.mark.parametrize("sampler", ["tpe", "grid"])
+def test_an_interrupt_ends_the_search_and_its_trials_come_again(
+    search_file, monkeypatch, sampler, bowl
+):
+    bowl_trial, cut = search_study.run_trial, []
+
+    def interrupted(command, settings, folder, objective, should_stop, stopping):
+        cut.append(settings)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        if not stopping.wait(10):
+            raise TrialFailed("the interrupt did not arrive")
+        raise search_trial.TrialCutOff
+
+    space = {"epochs": {"choices": [1, 2, 3]}, "learning_rate": {"choices": [0.1]}}
+    path = search_file(sampler=sampler, space=space, trials=3)
+    monkeypatch.setattr(search_study, "run_trial", interrupted)
+    assert main(["search", "--config", str(path)]) == 130 and len(cut) == 1
+    monkeypatch.setattr(search_study, "run_trial", bowl_trial)
+    assert main(["search", "--config", str(path)]) == 0
+    assert len(bowl) == 3 and cut[0] in bowl
+    if sampler == "grid":
+        assert sorted(settings["epochs"] for settings in bowl) == [1, 2, 3]
+
+
+@needs_optuna
+def test_short_names_meet_the_full_ones_of_the_base(search_file, bowl, tmp_path):
+    base = tmp_path / "base.yaml"
+    base.write_text("lifespan:\n  weighting: none\n  history: 3\n", "utf-8")
+    space = {**SPACE, "weighting": {"choices": ["progress"]}}
+    assert main(["search", "--config", str(search_file(base=str(base), space=space))]) == 0
+    found = load_config(SftCommandConfig, tmp_path / "out" / "best.yaml").lifespan
+    assert (found.weighting, found.history) == ("progress", 3)
+
+
+@pytest.mark.parametrize("target", ["sft", "migrate", "reward", "ppo"])
+def test_every_config_that_ships_can_be_searched(target):
+    for path in sorted((REPOSITORY / "configs" / target).glob("*.yaml")):
+        space = {"learning_rate": {"low": 1e-5, "high": 1e-3}}
+        prepare(SearchConfig(target=target, base=str(path), space=space))
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -151,7 +230,7 @@ def test_another_search_in_the_same_folder_is_refused(search_file, bowl, refused
         ({"space": {"epochs": [1, 2]}}, "space.epochs: must be"),
         ({"space": {"learning_rate": {"low": 0, "high": 1, "log": True}}}, "low above 0"),
         ({"space": {"batch_size": {"choices": [0, 8]}}}, "batch_size"),
-        ({"space": {"output_dir": {"choices": ["a"]}}}, "set by the search itself"),
+        ({"space": {"output_dir": {"choices": ["a"]}}}, "the search sets it"),
         ({"space": {"epochs": {"low": 1, "high": 3}}, "sampler": "grid"}, "a grid needs"),
         ({"direction": "up"}, "direction: must be one of"),
         ({"target": "audit"}, "target: must be one of"),
@@ -182,6 +261,7 @@ def test_objectives_are_read_from_the_log_or_a_file(tmp_path):
         ("reward", "it logged heldout/loss, loss"),
         ("figures.json:after.los", "has no 'after.los'"),
         ("figures.json:after.name", "is no number"),
+        ("nowhere.json:after.loss", "cannot read"),
     ):
         with pytest.raises(TrialFailed, match=words):
             read_objective(tmp_path, name)
@@ -200,6 +280,27 @@ def test_a_process_and_its_children_are_ended(tmp_path):
     mark.unlink()
     time.sleep(0.3)
     assert not mark.exists() and process.poll() is not None
+
+
+def test_a_trial_does_not_outlive_a_killed_search(tmp_path):
+    mark = tmp_path / "mark"
+    child = (
+        "import os,time,pathlib\n"
+        "from hf_glm_curriculum.commands.search_child import end_with\n"
+        f"end_with(os.getppid())\nwhile True: pathlib.Path({str(mark)!r}).touch(); time.sleep(.05)"
+    )
+    parent = f"import subprocess,sys; subprocess.Popen([sys.executable, '-c', {child!r}], "
+    parent += "start_new_session=True).wait()"
+    search = subprocess.Popen([sys.executable, "-c", parent], cwd=REPOSITORY)
+    deadline = time.monotonic() + 30
+    while not mark.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    search.kill()
+    search.wait()
+    time.sleep(2 * search_child.POLL_SECONDS)
+    mark.unlink()
+    time.sleep(0.5)
+    assert not mark.exists()
 
 
 @needs_optuna
