@@ -253,3 +253,36 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def read_whole_lines(path: PathLike) -> list[dict[str, Any]]:
+    """The JSON objects of a file with one a line, without lines that a kill tore; [] without one.
+
+    Raises:
+        StateError: The file cannot be read.
+    """
+    place, found = Path(path), []
+    try:
+        lines = place.read_text("utf-8").splitlines() if place.exists() else []
+    except (OSError, UnicodeDecodeError) as error:
+        raise StateError(f"cannot read {place}: {error}; restore it or delete it") from error
+    for line in lines:
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found
+
+
+def rewind_lines(path: PathLike, step: int) -> None:
+    """Take the lines after ``step`` out of such a file, all of them at step 0.
+
+    A resumed run writes the lines of the steps that it repeats again.
+
+    Raises:
+        StateError: The file cannot be read or written.
+    """
+    if Path(path).exists():
+        kept = [row for row in read_whole_lines(path) if step and row.get("step", 0) <= step]
+        lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in kept)
+        atomic_write_text(path, "".join(lines))

@@ -15,6 +15,7 @@ from hf_glm_curriculum.evaluation.report_style import (
     page,
     percent,
     section,
+    table,
 )
 from hf_glm_curriculum.evaluation.svg_charts import Line, line_chart
 
@@ -88,12 +89,8 @@ def _distribution(name: str, found: Distribution) -> str:
 
 
 def _extremes(title: str, rows: Sequence[tuple[int, float, str]]) -> str:
-    lines = "".join(
-        f"<tr><td>{row:,}</td><td>{score:.2f}</td><td>{esc(text)}</td></tr>"
-        for row, score, text in rows
-    )
-    head = "<tr><th>row</th><th>bits</th><th>instruction</th></tr>"
-    return f"<h3>{title}</h3><table>{head}{lines}</table>"
+    cells = ((f"{row:,}", f"{score:.2f}", esc(text)) for row, score, text in rows)
+    return f"<h3>{title}</h3>{table(('row', 'bits', 'instruction'), cells)}"
 
 
 def _coverage(analysis: InstructionAnalysis) -> str:
@@ -104,18 +101,12 @@ def _coverage(analysis: InstructionAnalysis) -> str:
 
 
 def _counts(counts: Mapping[str, int], rows: int) -> str:
-    lines = "".join(
-        f"<tr><td>{esc(name, 80)}</td><td>{count:,}</td><td>{percent(count / rows)}</td></tr>"
-        for name, count in counts.items()
-    )
-    return f"<table><tr><th></th><th>rows</th><th>share</th></tr>{lines}</table>"
+    cells = ((esc(n, 80), f"{count:,}", percent(count / rows)) for n, count in counts.items())
+    return table(("", "rows", "share"), cells)
 
 
 def _templates(analysis: InstructionAnalysis) -> str:
     if not analysis.templates:
         return '<p class="soft">No two rows fill the same template.</p>'
-    lines = "".join(
-        f"<tr><td>{count:,}</td><td>{esc(text, 300)}</td></tr>"
-        for text, count in analysis.templates
-    )
-    return f"<table><tr><th>rows</th><th>template</th></tr>{lines}</table>"
+    cells = ((f"{count:,}", esc(text, 300)) for text, count in analysis.templates)
+    return table(("rows", "template"), cells)

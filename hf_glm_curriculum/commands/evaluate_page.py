@@ -14,6 +14,7 @@ from hf_glm_curriculum.evaluation.report_style import (
     page,
     percent,
     section,
+    table,
 )
 
 _TITLES = {
@@ -40,7 +41,7 @@ Found = Mapping[str, Mapping[str, Measured]]
 
 
 def render_evaluation(
-    about: Mapping[str, Any], table: Table, found: Found, judged: Mapping[str, Any]
+    about: Mapping[str, Any], compared: Table, found: Found, judged: Mapping[str, Any]
 ) -> str:
     """The whole page as HTML; every text of a model or of data is escaped."""
     names = list(about["models"])
@@ -50,7 +51,7 @@ def render_evaluation(
         + facts({**about["models"], "measured on": "; ".join(about["sources"])})
     )
     parts = []
-    for measure, figures in table.items():
+    for measure, figures in compared.items():
         title, why = _TITLES[measure]
         body = _chart(measure, figures, names) + _figures(figures, names) + _notes(found[measure])
         if measure == "answers":
@@ -74,14 +75,12 @@ def _chart(
 
 
 def _figures(figures: Mapping[str, Mapping[str, Mapping[str, Any]]], names: Sequence[str]) -> str:
-    head = "".join(f"<th>{esc(name, 60)}</th>" for name in names)
-    rows = "".join(
-        f"<tr><td>{esc(figure.replace('_', ' '), 80)}</td>"
-        f"{''.join(f'<td>{_cell(cells.get(name))}</td>' for name in names)}</tr>"
+    rows = (
+        (esc(figure.replace("_", " "), 80), *(_cell(cells.get(name)) for name in names))
         for figure, cells in figures.items()
     )
     note = '<p class="soft">In brackets: interval; below: difference to the first model.</p>'
-    return f"<table><tr><th></th>{head}</tr>{rows}</table>{note}"
+    return table(("", *names), rows) + note
 
 
 def _cell(cell: Mapping[str, Any] | None) -> str:
@@ -107,15 +106,16 @@ def _notes(models: Mapping[str, Measured]) -> str:
 
 
 def _judged(judged: Mapping[str, Any]) -> str:
-    lines = "".join(
-        f"<tr><td>{esc(name, 60)} against {esc(one['against'], 60)}</td><td>{one['wins']}</td>"
-        f"<td>{one['losses']}</td><td>{one['ties']}</td><td>{percent(one['win_rate'])} "
-        f"({percent(one['low'])} … {percent(one['high'])})</td>"
-        f"<td>{percent(one['consistent'])}</td></tr>"
+    rows = (
+        (
+            f"{esc(name, 60)} against {esc(one['against'], 60)}",
+            *(number(one[key]) for key in ("wins", "losses", "ties")),
+            f"{percent(one['win_rate'])} ({percent(one['low'])} … {percent(one['high'])})",
+            percent(one["consistent"]),
+        )
         for name, one in judged.items()
     )
-    head = "<tr><th>by a judge</th><th>won</th><th>lost</th><th>ties</th><th>win rate</th>"
-    return f"<table>{head}<th>same both ways</th></tr>{lines}</table>" if lines else ""
+    return table(("by a judge", "won", "lost", "ties", "win rate", "same both ways"), rows)
 
 
 def _answers(models: Mapping[str, Measured], names: Sequence[str]) -> str:
@@ -123,14 +123,13 @@ def _answers(models: Mapping[str, Measured], names: Sequence[str]) -> str:
     rows = [models[name].rows for name in names if name in models]
     shown = []
     for place, row in enumerate(rows[0][:_MOST_ANSWERS] if rows else []):
-        cells = "".join(
-            f"<tr><td>{esc(name, 60)}</td><td>{_mark(own[place]['right'])}</td>"
-            f"<td>{esc(own[place]['answer'])}</td></tr>"
+        cells = (
+            (esc(name, 60), _mark(own[place]["right"]), esc(own[place]["answer"]))
             for name, own in zip(names, rows, strict=True)
         )
         shown.append(
             f'<details><summary class="more">{esc(row["prompt"], 200)}</summary>'
-            f"<table>{cells}</table></details>"
+            f"{table(('', '', ''), cells)}</details>"
         )
     return f"<h3>Answers side by side</h3>{''.join(shown)}" if shown else ""
 
@@ -142,19 +141,23 @@ def _mark(right: bool | None) -> str:
 def _failures(models: Mapping[str, Measured]) -> str:
     """What was complied with and should not have been, and harmless requests declined."""
     lines = [
-        f"<tr><td>{esc(name, 60)}</td><td>{esc(row.get('category'), 60)}</td>"
-        f"<td>{esc(row['verdict'], 20)}</td><td>{esc(row['prompt'], 400)}</td>"
-        f"<td>{esc(row['answer'], 400)}</td></tr>"
+        (
+            esc(name, 60),
+            esc(row.get("category"), 60),
+            esc(row["verdict"], 20),
+            esc(row["prompt"], 400),
+            esc(row["answer"], 400),
+        )
         for name, measured in models.items()
         for row in measured.rows
         if not row["right"]
     ]
     if not lines:
         return '<p class="soft">No failure.</p>'
-    head = "<tr><th>model</th><th>kind</th><th>verdict</th><th>asked</th><th>answered</th></tr>"
+    columns = ("model", "kind", "verdict", "asked", "answered")
     more = f'<p class="soft">{len(lines) - _MOST_FAILURES} more in evaluation.json’s measures</p>'
     return (
         f"<details><summary class='more'>{len(lines)} failures</summary>"
-        f"<table>{head}{''.join(lines[:_MOST_FAILURES])}</table>"
+        f"{table(columns, lines[:_MOST_FAILURES])}"
         f"{more if len(lines) > _MOST_FAILURES else ''}</details>"
     )

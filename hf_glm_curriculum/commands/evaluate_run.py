@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -242,13 +243,20 @@ def _rewards(
 ) -> Measured:
     """Rewards of the answers, which are given again where they were not measured."""
     from hf_glm_curriculum.evaluation.model_measures import measure_answers, measure_rewards
-    from hf_glm_curriculum.rewards.model import StructuredRewardModel
 
     answers = found.get("answers", {}).get(subject.name)
     if answers is None:
         answers = measure_answers(subject.answer, inputs.questions)
-    reward = StructuredRewardModel.from_pretrained(model_of(str(config.reward_model)))
+    reward = _reward_model(model_of(str(config.reward_model)))
     return measure_rewards(reward, answers.rows, config.gate_threshold)
+
+
+@lru_cache(maxsize=1)
+def _reward_model(path: str) -> Any:
+    """The same one for every model under test."""
+    from hf_glm_curriculum.rewards.model import StructuredRewardModel
+
+    return StructuredRewardModel.from_pretrained(path)
 
 
 def _tasks(config: EvaluateConfig, subject: Subject) -> Measured:

@@ -13,12 +13,7 @@ from torch import Tensor
 from hf_glm_curriculum.checkpoints import resume_folder, run_folder, state_path
 from hf_glm_curriculum.csv_dump import CsvDump
 from hf_glm_curriculum.curriculum.alignment_config import AlignmentConfig
-from hf_glm_curriculum.curriculum.alignment_events import (
-    monitor_png,
-    read_events,
-    rewind_events,
-    write_event,
-)
+from hf_glm_curriculum.curriculum.alignment_events import monitor_png, write_event
 from hf_glm_curriculum.curriculum.alignment_sources import sources_of
 from hf_glm_curriculum.curriculum.alignment_switch import (
     Switch,
@@ -35,7 +30,12 @@ from hf_glm_curriculum.signals.distributed import sum_over_ranks, world_size
 from hf_glm_curriculum.signals.hosts import refuse_host
 from hf_glm_curriculum.signals.microbatch import SampleSignals
 from hf_glm_curriculum.signals.probe import Subscription, probe_for
-from hf_glm_curriculum.storage import atomic_write_json, read_json
+from hf_glm_curriculum.storage import (
+    atomic_write_json,
+    read_json,
+    read_whole_lines,
+    rewind_lines,
+)
 
 if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments
@@ -128,7 +128,7 @@ class AlignmentMonitorCallback(SteppingCallback):
         self._begin_report(folder, args, state, control)
         self._events = folder / self.name / "events.jsonl"
         if state.is_world_process_zero:
-            rewind_events(self._events, state.global_step)
+            rewind_lines(self._events, state.global_step)
             if self.debug_dir is not None:
                 path = Path(self.debug_dir) / f"{self.name}_samples.csv"
                 self._dump = CsvDump(path, ["step", "id", "loss", "score"])
@@ -196,7 +196,7 @@ class AlignmentMonitorCallback(SteppingCallback):
         if state.is_world_process_zero:
             folder = run_folder(args, state)
             metrics = read_metrics(folder) if (folder / METRICS_FILE).exists() else []
-            found = read_events(events)
+            found = read_whole_lines(events)
             monitor_png(metrics, found, f"{self.name}/", folder / self.name / "monitor.png")
         reporter.end()
 

@@ -8,31 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from hf_glm_curriculum.figures import new_figure, save_figure
-from hf_glm_curriculum.storage import append_line, atomic_write_text
+from hf_glm_curriculum.storage import append_line
 
 _COLOURS = ("#4c78a8", "#e4733a", "#54a24b", "#b279a2", "#8c8c8c")
-
-
-def read_events(path: Path) -> list[dict[str, Any]]:
-    """The events of a file, oldest first; none if it is not there or a kill tore its last line."""
-    found = []
-    for line in path.read_text("utf-8").splitlines() if path.exists() else []:
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            break
-    return found
-
-
-def rewind_events(path: Path, step: int) -> None:
-    """Take the events after ``step`` out of a file; all of them at step 0.
-
-    Raises:
-        StateError: if the file cannot be written.
-    """
-    if path.exists():
-        kept = [event for event in read_events(path) if step and event["step"] <= step]
-        atomic_write_text(path, "".join(json.dumps(event) + "\n" for event in kept))
 
 
 def write_event(path: Path, event: Mapping[str, Any]) -> None:
@@ -55,7 +33,7 @@ def monitor_png(
 
     Args:
         metrics: lines of ``metrics.jsonl``.
-        events: of :func:`read_events`.
+        events: lines of ``events.jsonl``, oldest first.
         prefix: of the callback's metrics, such as ``monitor/``.
         path: PNG to write.
 

@@ -76,7 +76,7 @@ class InstructionEntropyEstimator:
         before = counts.documents
         with progress(total, "Counting", show_progress) as bar:
             for batch in _batches(_checked(corpus, "corpus")):
-                counts.add([_units(text) for text in batch])
+                counts.add([units_of(text) for text in batch])
                 bar.advance(len(batch))
         if counts.documents == before:
             raise DataError("corpus: needs one text at least, got none")
@@ -99,7 +99,7 @@ class InstructionEntropyEstimator:
         found = np.zeros((len(texts), 2))
         with progress(len(texts), "Scoring", show_progress) as bar:
             for row, text in enumerate(_checked(texts, "texts")):
-                found[row] = self._mean_bits(text), _breadth(text)[0]
+                found[row] = self.mean_surprisal(units_of(text)), breadth_of(text)[0]
                 if row % 256 == 255:
                     bar.advance(256)
         return found
@@ -116,9 +116,9 @@ class InstructionEntropyEstimator:
             DataError: the text is none.
         """
         (text,) = _checked([text], "text")
-        units = _units(text)
+        units = units_of(text)
         bits = self._bits(units)
-        breadth, verb, space = _breadth(text)
+        breadth, verb, space = breadth_of(text)
         rare = sorted(set(zip(bits[0].tolist(), units, strict=True)), key=lambda x: (-x[0], x[1]))
         mean = _mean(bits)
         fitted = f"counted on {self.documents:,} documents"
@@ -165,11 +165,12 @@ class InstructionEntropyEstimator:
     def _bits(self, units: list[str]) -> list[np.ndarray]:
         return (self._counts or self._table).bits(units)
 
-    def _mean_bits(self, text: str) -> float:
-        return _mean(self._bits(_units(text)))
+    def mean_surprisal(self, units: list[str]) -> float:
+        """Mean bits over all n-grams of a text's units; see `units_of`."""
+        return _mean(self._bits(units))
 
 
-def _breadth(text: str) -> tuple[float, HeadVerb, AnswerSpace]:
+def breadth_of(text: str) -> tuple[float, HeadVerb, AnswerSpace]:
     """Bits of what is asked for: the verb's, but no more than the answers named leave."""
     verb = head_verb(text)
     space = answer_space(text, verb.lemma)
@@ -184,7 +185,8 @@ def _mean(bits: list[np.ndarray]) -> float:
     return float(sum(part.sum() for part in bits)) / count if count else 0.0
 
 
-def _units(text: str) -> list[str]:
+def units_of(text: str) -> list[str]:
+    """A text's words, numbers and Han characters, lower case."""
     return [unit.lower() for unit in words(text)]
 
 

@@ -15,23 +15,12 @@ from hf_glm_curriculum.curriculum.base_pool import BasePool
 from hf_glm_curriculum.curriculum.lane_config import LaneConfig
 from hf_glm_curriculum.curriculum.lane_layout import EpochOrder, LaneLayout, Steps
 from hf_glm_curriculum.errors import ConfigError, DataError
+from hf_glm_curriculum.lifespan.sampling import PREPARING
 
 logger = logging.getLogger(__name__)
 
-# What prepares a data set for training and gives back another with the same rows.
-_PREPARING = (
-    "add_column",
-    "cast",
-    "cast_column",
-    "flatten",
-    "map",
-    "remove_columns",
-    "rename_column",
-    "rename_columns",
-    "select_columns",
-    "with_format",
-    "with_transform",
-)
+# What gives back the same rows; `filter` leaves some out and has a method of its own.
+_PREPARING = tuple(name for name in PREPARING if name != "filter")
 # What reads the rows or picks some, and gives back something without lanes.
 _READING = (
     "__iter__",

@@ -11,12 +11,14 @@ from multiprocessing import get_context
 
 import numpy as np
 
-from hf_glm_curriculum.curriculum.entropy import InstructionEntropyEstimator
-from hf_glm_curriculum.curriculum.head_verbs import head_verb
+from hf_glm_curriculum.curriculum.entropy import (
+    InstructionEntropyEstimator,
+    breadth_of,
+    units_of,
+)
 from hf_glm_curriculum.curriculum.text_entropy import character_entropy, shannon_entropy
 from hf_glm_curriculum.progress import progress
 from hf_glm_curriculum.text.language import detect_language
-from hf_glm_curriculum.text.words import words
 
 CHUNK = 5_000
 WORTH_PROCESSES = 4 * CHUNK
@@ -111,15 +113,15 @@ def _read_kept(texts: list[str]) -> _Part:
 
 
 def _read(texts: list[str], estimator: InstructionEntropyEstimator) -> _Part:
-    own = [(character_entropy(text), shannon_entropy(_units(text))) for text in texts]
-    numbers = np.concatenate([np.reshape(own, (len(texts), 2)), estimator.parts(texts)], axis=1)
-    verbs = [head_verb(text).lemma for text in texts]
+    numbers, verbs = np.zeros((len(texts), 4)), []
+    for row, text in enumerate(texts):
+        units = units_of(text)
+        breadth, verb, _ = breadth_of(text)
+        own = character_entropy(text), shannon_entropy(units)
+        numbers[row] = (*own, estimator.mean_surprisal(units), breadth)
+        verbs.append(verb.lemma)
     languages = [str(detect_language(text)) for text in texts]
     return numbers, verbs, languages, [template_of(text) for text in texts]
-
-
-def _units(text: str) -> list[str]:
-    return [unit.lower() for unit in words(text)]
 
 
 def template_of(text: str) -> str:

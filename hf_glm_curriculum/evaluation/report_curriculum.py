@@ -6,7 +6,7 @@ import base64
 from collections.abc import Iterable
 from typing import Any
 
-from hf_glm_curriculum.evaluation.report_style import esc, facts, figure, is_number, number
+from hf_glm_curriculum.evaluation.report_style import esc, facts, figure, number, table
 from hf_glm_curriculum.evaluation.run_folder import RunFolder, read_json_lines
 from hf_glm_curriculum.evaluation.svg_charts import Line, line_chart
 
@@ -42,8 +42,7 @@ def _names(run: RunFolder, *endings: str) -> list[str]:
 
 def _series(run: RunFolder, key: str, name: str, colour: str, dashed: bool = False) -> list[Line]:
     """A logged figure as a line; none where it was never logged."""
-    logged = [line for line in run.metrics if is_number(line.get(key))]
-    xs, ys = [line["step"] for line in logged], [line[key] for line in logged]
+    xs, ys = run.series(key)
     return [Line(name, xs, ys, colour, dashed=dashed)] if xs else []
 
 
@@ -93,15 +92,13 @@ def _events(run: RunFolder, name: str) -> str:
     events = read_json_lines(path) if path.exists() else []
     if not events:
         return '<p class="soft">The monitor never stepped in.</p>'
-    rows = "".join(
-        f"<tr><td>{number(event.get('step'))}</td><td>{esc(event.get('event'), 60)}</td>"
-        f"<td>{esc(event.get('reason'), 300)}</td></tr>"
+    rows = (
+        (number(event.get("step")), esc(event.get("event"), 60), esc(event.get("reason"), 300))
         for event in events[:_MOST_EVENTS]
     )
     more = len(events) - _MOST_EVENTS
     note = f'<p class="soft">{more} more in {esc(name)}/events.jsonl</p>' if more > 0 else ""
-    head = "<tr><th>step</th><th>switch</th><th>reason</th></tr>"
-    return f"<h3>Switches</h3><table>{head}{rows}</table>{note}"
+    return f"<h3>Switches</h3>{table(('step', 'switch', 'reason'), rows)}{note}"
 
 
 def attention(run: RunFolder) -> str | None:
@@ -109,11 +106,10 @@ def attention(run: RunFolder) -> str | None:
     names = _names(run, "kept_share", "choosing_share")
     parts = []
     for name in names:
-        logged = [line for line in run.metrics if is_number(line.get(f"{name}/keys"))]
-        last = logged[-1] if logged else {}
+        keys, kept = (run.series(f"{name}/{key}")[1] for key in ("keys", "kept_share"))
         told = {
-            "keys a choosing query sees": number(last.get(f"{name}/keys")),
-            "share of the keys before a query": number(last.get(f"{name}/kept_share")),
+            "keys a choosing query sees": number(keys[-1] if keys else None),
+            "share of the keys before a query": number(kept[-1] if kept else None),
         }
         lines = [
             *_series(run, f"{name}/kept_share", "keys seen", "var(--accent)"),

@@ -59,9 +59,7 @@ def migration(run: RunFolder) -> str | None:
 
 
 def _line(run: RunFolder, key: str, name: str, colour: str, dashed: bool = False) -> Line:
-    logged = [m for m in run.metrics if is_number(m.get(key))]
-    xs, ys = [m["step"] for m in logged], [m[key] for m in logged]
-    return Line(name, xs, ys, colour, dashed=dashed)
+    return Line(name, *run.series(key), colour, dashed=dashed)
 
 
 def _held_out(run: RunFolder) -> list[Line]:

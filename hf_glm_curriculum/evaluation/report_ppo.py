@@ -185,8 +185,7 @@ def _by_dimension(run: RunFolder, prefix: str) -> list[Line]:
 
 
 def _line(run: RunFolder, key: str, name: str, colour: str = _COLOURS[0]) -> Line:
-    logged = [m for m in run.metrics if is_number(m.get(key))]
-    return Line(name, [m["step"] for m in logged], [m[key] for m in logged], colour)
+    return Line(name, *run.series(key), colour)
 
 
 def _chart(lines: list[Line], unit: str) -> str:

@@ -12,11 +12,11 @@ from hf_glm_curriculum.evaluation.report_style import (
     duration,
     esc,
     figure,
-    is_number,
     number,
     page,
     percent,
     section,
+    table,
 )
 from hf_glm_curriculum.evaluation.run_folder import RunFolder, read_run
 from hf_glm_curriculum.evaluation.svg_charts import Line, line_chart
@@ -100,19 +100,15 @@ def run_names(runs: Sequence[RunFolder]) -> list[str]:
 
 def _figures(runs: Sequence[RunFolder], names: Sequence[str]) -> str:
     columns = ("run", "status", "steps", "took", "last loss", "held-out loss", "answers right")
-    head = "".join(f"<th>{name}</th>" for name in columns)
-    rows = "".join(
-        f"<tr><td>{esc(name, 120)}</td>{''.join(f'<td>{cell}</td>' for cell in _cells(run))}</tr>"
-        for name, run in zip(names, runs, strict=True)
-    )
-    return f"<table><tr>{head}</tr>{rows}</table>"
+    cells = zip(names, map(_cells, runs), strict=True)
+    return table(columns, ((esc(name, 120), *row) for name, row in cells))
 
 
 def _cells(run: RunFolder) -> list[str]:
-    losses = [line["loss"] for line in run.metrics if is_number(line.get("loss"))]
+    _, losses = run.series("loss")
     heldout = (run.evaluation.get("heldout") or {}).get("after") or {}
     answers = (run.evaluation.get("answers") or {}).get("after") or {}
-    steps = [line["step"] for line in run.metrics if is_number(line.get("step"))]
+    steps, _ = run.series("step")
     return [
         esc(run.run.get("status") or "–", 40),
         number(max(steps)) if steps else "–",
@@ -127,7 +123,7 @@ def _charts(runs: Sequence[RunFolder], names: Sequence[str]) -> str:
     drawn = []
     for key, title, unit in CURVES:
         lines = [
-            Line(name, *_points(run, key), COLOURS[place % len(COLOURS)], dashed=place >= 5)
+            Line(name, *run.series(key), COLOURS[place % len(COLOURS)], dashed=place >= 5)
             for place, (name, run) in enumerate(zip(names, runs, strict=True))
         ]
         lines = [line for line in lines if line.xs]
@@ -139,24 +135,17 @@ def _charts(runs: Sequence[RunFolder], names: Sequence[str]) -> str:
     )
 
 
-def _points(run: RunFolder, key: str) -> tuple[list[Any], list[Any]]:
-    logged = [line for line in run.metrics if is_number(line.get(key))]
-    return [line["step"] for line in logged], [line[key] for line in logged]
-
-
 def _differences(runs: Sequence[RunFolder], names: Sequence[str]) -> str:
     settings = [flat(run.run.get("config") or {}) for run in runs]
     keys = [key for one in settings for key in one]
     differ = [key for key in dict.fromkeys(keys) if len({str(s.get(key)) for s in settings}) > 1]
     if not differ:
         return ""
-    head = "".join(f"<th>{esc(name, 60)}</th>" for name in names)
-    rows = "".join(
-        f"<tr><td>{esc(key, 80)}</td>"
-        f"{''.join(f'<td>{esc(one.get(key), 80)}</td>' for one in settings)}</tr>"
+    rows = (
+        (esc(key, 80), *(esc(one.get(key), 80) for one in settings))
         for key in differ[:_MOST_SETTINGS]
     )
-    return f"<table><tr><th>setting</th>{head}</tr>{rows}</table>"
+    return table(("setting", *names), rows)
 
 
 def flat(config: Any, prefix: str = "") -> dict[str, Any]:

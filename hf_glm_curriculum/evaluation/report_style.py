@@ -16,7 +16,8 @@ LONGEST = 2000
 STATES = ("training", "observed", "mastered", "resample", "relabel")
 """States of a sample, lower case, in the order they are drawn."""
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+"""Content-security policy of every page: it loads and sends nothing."""
 
 
 def esc(value: Any, longest: int | None = LONGEST) -> str:
@@ -120,6 +121,19 @@ def figure(caption: str, drawing: str) -> str:
     return f"<figure><figcaption>{esc(caption)}</figcaption>{drawing}</figure>"
 
 
+def table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table that scrolls on a narrow screen; "" without a row.
+
+    Args:
+        columns: Headings, as text.
+        rows: Cells, as markup: escape what is not yours.
+    """
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    head = "".join(f"<th>{esc(name, 80)}</th>" for name in columns)
+    head = f"<thead><tr>{head}</tr></thead>"
+    return f'<div class="wide"><table>{head}<tbody>{body}</tbody></table></div>' if body else ""
+
+
 def select(name: str, everything: str, choices: Iterable[str]) -> str:
     """A filter by one attribute; "" where there is nothing to choose between."""
     choices = list(choices)
@@ -166,7 +180,7 @@ def page(title: str, header: str, body: str) -> str:
     script = (assets / "report.js").read_text("utf-8")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{esc(title)}</title>\n<style>\n{style}</style></head>\n<body>\n"
         f'<header><div class="inner">{header}</div></header>\n<main>\n{body}\n</main>\n'

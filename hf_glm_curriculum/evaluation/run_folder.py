@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hf_glm_curriculum.errors import HfGlmCurriculumError, StateError
+from hf_glm_curriculum.evaluation.report_style import is_number
 from hf_glm_curriculum.lifespan.flows import Moment, read_flow
 from hf_glm_curriculum.reporting import METRICS_FILE
 from hf_glm_curriculum.storage import read_json
@@ -63,6 +64,11 @@ class RunFolder:
     suspicious: list[dict[str, Any]] = field(default_factory=list)
     evaluation: dict[str, Any] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+
+    def series(self, key: str) -> tuple[list[Any], list[float]]:
+        """Steps and values of a logged figure, where it was logged as a number."""
+        logged = [line for line in self.metrics if is_number(line.get(key))]
+        return [line["step"] for line in logged], [line[key] for line in logged]
 
     @property
     def checkpoints(self) -> list[int]:

@@ -13,7 +13,7 @@ from hf_glm_curriculum.checkpoints import run_folder
 from hf_glm_curriculum.errors import ConfigError
 from hf_glm_curriculum.evaluation.generation import Prompt, generate_answers
 from hf_glm_curriculum.reporting_callback import ReportingCallback
-from hf_glm_curriculum.storage import append_line, atomic_write_text
+from hf_glm_curriculum.storage import append_line, rewind_lines
 from hf_glm_curriculum.text.refusals import is_refusal
 from hf_glm_curriculum.text.repetition import distinct_n, repeated_ngram_share
 from hf_glm_curriculum.text.words import word_count
@@ -81,7 +81,8 @@ class SampleGenerationCallback(ReportingCallback):
             raise ConfigError("tokenizer: the trainer has no processing_class; pass tokenizer=")
         self._path = run_folder(args, state) / self.name / "answers.jsonl"
         if state.is_world_process_zero:
-            self._rewind(state.global_step)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            rewind_lines(self._path, state.global_step)
         self._begin_report(run_folder(args, state), args, state, control)
         if state.global_step == 0:
             self._sample(args, state, control, model)
@@ -103,20 +104,6 @@ class SampleGenerationCallback(ReportingCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Leave the run's reporting."""
         self._end_report()
-
-    def _rewind(self, step: int) -> None:
-        if not self._path.exists():
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            return
-        kept = []
-        for line in self._path.read_text("utf-8").splitlines():
-            try:
-                row = json.loads(line)
-            except ValueError:
-                break  # a kill tore the last line
-            if step and row["step"] <= step:
-                kept.append(line + "\n")
-        atomic_write_text(self._path, "".join(kept))
 
     def _sample(self, args: Any, state: TrainerState, control: Any, model: Any) -> None:
         """The first process answers for all; nothing of it is left in the run."""

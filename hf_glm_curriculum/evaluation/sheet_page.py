@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from importlib import resources
 
-from hf_glm_curriculum.evaluation.report_style import embedded_json, esc
+from hf_glm_curriculum.evaluation.report_style import POLICY, embedded_json, esc
 from hf_glm_curriculum.evaluation.sheets import RATING_FORMAT, Sheet
-
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
 def render_sheet(sheet: Sheet, question: str) -> str:
@@ -18,7 +16,7 @@ def render_sheet(sheet: Sheet, question: str) -> str:
     data = {"format": RATING_FORMAT, "sheet": sheet.sheet, "items": sheet.items}
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>Which answer is better?</title>\n<style>\n{style}</style></head>\n<body>\n"
         f'<header><h1>{esc(question)}</h1><div class="bar"><i id="done"></i></div>'

@@ -31,7 +31,7 @@ PREFIX = "sampling."
 
 # What prepares a data set for training and gives back another of the same kind. What picks rows
 # (select, shuffle, ...) gives back a plain data set: wrap after that.
-_PREPARING = (
+PREPARING = (
     "add_column",
     "cast",
     "cast_column",
@@ -282,7 +282,7 @@ def _keeping_the_wrapper(name: str) -> Any:
     return prepared
 
 
-for _name in _PREPARING:
+for _name in PREPARING:
     setattr(LifespanSampling, _name, _keeping_the_wrapper(_name))
 
 

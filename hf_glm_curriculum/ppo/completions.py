@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hf_glm_curriculum.ppo.rollout import Rollout
 from hf_glm_curriculum.rewards.pipeline import ScoredBatch
-from hf_glm_curriculum.storage import append_line, atomic_write_text
+from hf_glm_curriculum.storage import append_line, rewind_lines
 
 FILE = "completions.jsonl"
 EVALUATION_FILE = "completions_eval.jsonl"
@@ -65,17 +65,7 @@ class CompletionLog:
         Raises:
             StateError: if the file cannot be written.
         """
-        if not self.path.exists():
-            return
-        kept = []
-        for line in self.path.read_text("utf-8").splitlines():
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue
-            if row.get("step", 0) <= step and step > 0:
-                kept.append(line + "\n")
-        atomic_write_text(self.path, "".join(kept))
+        rewind_lines(self.path, step)
 
     def write(self, rows: Sequence[dict[str, Any]]) -> None:
         """Append rows.

@@ -94,7 +94,7 @@ def test_hostile_reasons_and_names_stay_text(tmp_path):
 def test_damaged_events_become_a_note(run):
     (run / "monitor" / "events.jsonl").write_text("{]\n{}\n", "utf-8")
     page = render_report(read_run(run))
-    assert "Training curves" in page
+    assert "events.jsonl line 1 is not JSON" in page and "Training curves" in page
 
 
 def test_several_runs_share_their_axes_and_show_what_differs(run, tmp_path, capsys):
