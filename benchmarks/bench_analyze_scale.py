@@ -1,6 +1,6 @@
 """``analyze_scale``: reading a large set of instructions, as ``analyze`` does.
 
-Instructions of about 100 characters, half of them English and half Chinese, drawn from the demo
+Instructions of about 50 characters, half of them English and half Chinese, drawn from the demo
 data and numbered so that no two are the same. Timed is all that ``analyze`` reads off them
 (entropies, verbs, languages, templates) and the analysis, without loading the file; one process,
 and as many as there are processors.
