@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from hf_glm_curriculum.errors import MissingDependencyError, ModelError
 from hf_glm_curriculum.optional import require, version_of
 from hf_glm_curriculum.progress import progress
-from hf_glm_curriculum.storage import atomic_write_json, ensure_folder, writing
+from hf_glm_curriculum.storage import atomic_write_json, ensure_folder, locked, writing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -86,24 +86,10 @@ def embedded_model_path(cache_dir: str | os.PathLike[str] | None = None) -> Path
         return folder
     gguf = embedded_gguf()
     require("gguf", "embedded")
-    with _locked(ensure_folder(root) / f"{folder.name}.lock"):
+    with locked(ensure_folder(root) / f"{folder.name}.lock"):
         if not folder.is_dir():
             _convert_into(gguf, folder)
     return folder
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a file lock, which the system lets go of when its owner dies."""
-    from filelock import FileLock
-
-    lock = FileLock(str(path))
-    with writing(path):
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _convert_into(gguf: Path, folder: Path) -> None:

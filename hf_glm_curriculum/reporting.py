@@ -170,6 +170,15 @@ class RunReporter:
         self._append(entry)
         self._call_reporters("on_log", args, state, control, {"model": model, "logs": logs})
 
+    def was_told(self, name: str, step: int) -> bool:
+        """Whether `metrics.jsonl` holds a metric for a step, as a run that goes on may find it.
+
+        Raises:
+            StateError: The file cannot be read.
+        """
+        entries = read_metrics(self.run_dir) if self.metrics_path.exists() else []
+        return any(entry.get("step") == step and name in entry for entry in reversed(entries))
+
     def end(self) -> None:
         """Leave the run; the last callback to leave closes it. Call it from `on_train_end`."""
         self._users -= 1
@@ -192,7 +201,12 @@ class RunReporter:
             with writing(self.metrics_path):
                 os.replace(self.metrics_path, self.run_dir / _PREVIOUS_FILE)
             return
-        entries = [entry for entry in read_metrics(self.run_dir) if entry.get("step", 0) <= step]
+        # A run that ended and goes on writes its summary again.
+        entries = [
+            entry
+            for entry in read_metrics(self.run_dir)
+            if entry.get("step", 0) <= step and "train_runtime" not in entry
+        ]
         lines = [json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries]
         atomic_write_text(self.metrics_path, "".join(lines))
 

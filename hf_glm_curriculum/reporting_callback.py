@@ -103,6 +103,36 @@ class SteppingCallback(ReportingCallback):
         self._scope, self._stepping = None, False
 
 
+class ResumedEpoch:
+    """Finds the end of an epoch that a resumed run will not be told of.
+
+    A checkpoint of an epoch's last step is written before the epoch ends. The run that goes on from
+    it begins with the next epoch, or is over at once.
+    """
+
+    def __init__(self) -> None:
+        self._waiting = False
+
+    def begin(self, state: TrainerState) -> None:
+        """To be called in ``on_train_begin``."""
+        self._waiting = state.global_step > 0
+
+    def ended_unseen(self, state: TrainerState) -> bool:
+        """In ``on_epoch_begin``: whether the epoch before this one ended unseen."""
+        waiting, self._waiting = self._waiting, False
+        return waiting and at_epoch_end(state)
+
+    def over_at_once(self) -> bool:
+        """In ``on_train_end``: whether no epoch has begun since the run went on."""
+        return self._waiting
+
+
+def at_epoch_end(state: TrainerState) -> bool:
+    """Whether the last step was the last of its epoch."""
+    epoch = float(state.epoch or 0)
+    return abs(epoch - round(epoch)) <= 1e-6
+
+
 def as_json(config: Any) -> str:
     """A config dataclass as a state file keeps it."""
     return json.dumps(dataclasses.asdict(config))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,8 @@ from typing import Any
 from hf_glm_curriculum.errors import StateError
 
 PathLike = str | os.PathLike[str]
+
+_TEMPORARY = re.compile(r"\..+\.(\d+)\.[0-9a-f]{8}\.tmp")
 
 
 @contextlib.contextmanager
@@ -60,7 +63,7 @@ def atomic_write_bytes(path: PathLike, data: bytes) -> None:
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         # Opened by hand: tempfile makes private files, a result file follows the user's umask.
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+        temporary = _temporary_for(target)
         handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
         try:
             _write_all(handle, data)
@@ -101,7 +104,7 @@ def replacing(path: PathLike) -> Iterator[Path]:
         StateError: The disk is full, or the folder is not writable.
     """
     target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    temporary = _temporary_for(target)
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -117,8 +120,44 @@ def replacing(path: PathLike) -> Iterator[Path]:
         _sync_folder(target.parent)
 
 
+def sweep_temporaries(folder: PathLike) -> None:
+    """Delete what writers that were killed left half-written anywhere below a folder.
+
+    Files of processes that live on this machine stay. Nothing is said of what cannot be deleted.
+    """
+    for path in Path(folder).rglob(".*.tmp"):
+        named = _TEMPORARY.fullmatch(path.name)
+        if named is None or _lives(int(named[1])):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+@contextlib.contextmanager
+def locked(path: PathLike) -> Iterator[None]:
+    """Hold a file lock, waiting for it; the system lets go of it when its owner dies.
+
+    Raises:
+        StateError: The lock file cannot be written.
+    """
+    from filelock import FileLock
+
+    lock = FileLock(os.fspath(path))
+    with writing(path):
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def append_line(path: PathLike, line: str, *, durable: bool = False) -> None:
     """Append one line to a text file; if the disk fills up, the file is as it was before.
+
+    A last line that lacks its line break, as a kill may leave it, stays a line of its own.
 
     Args:
         path: The file, made if it is not there.
@@ -129,11 +168,12 @@ def append_line(path: PathLike, line: str, *, durable: bool = False) -> None:
         StateError: The disk is full or the file is not writable.
     """
     with writing(path):
-        handle = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o666)
+        handle = os.open(path, os.O_CREAT | os.O_APPEND | os.O_RDWR, 0o666)
         try:
             end = os.fstat(handle).st_size
+            torn = end > 0 and os.pread(handle, 1, end - 1) != b"\n"
             try:
-                _write_fully(handle, f"{line}\n".encode())
+                _write_fully(handle, (b"\n" if torn else b"") + f"{line}\n".encode())
                 if durable:
                     os.fsync(handle)
             except OSError:
@@ -184,6 +224,22 @@ def save_tensors(
             save_file(_apart(tensors), temporary, metadata=dict(metadata) if metadata else None)
         except SafetensorError as error:
             raise OSError(0, str(error)) from error
+
+
+def _temporary_for(target: Path) -> Path:
+    """A name beside `target` that tells whose it is; see `sweep_temporaries`."""
+    return target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+
+
+def _lives(process: int) -> bool:
+    """Whether a process of this machine has the number."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        pass
+    return True
 
 
 def _apart(tensors: Mapping[str, Any]) -> dict[str, Any]:
@@ -263,7 +319,7 @@ def read_whole_lines(path: PathLike) -> list[dict[str, Any]]:
     """
     place, found = Path(path), []
     try:
-        lines = place.read_text("utf-8").splitlines() if place.exists() else []
+        lines = place.read_text("utf-8").split("\n") if place.exists() else []
     except (OSError, UnicodeDecodeError) as error:
         raise StateError(f"cannot read {place}: {error}; restore it or delete it") from error
     for line in lines:
@@ -274,15 +330,21 @@ def read_whole_lines(path: PathLike) -> list[dict[str, Any]]:
     return found
 
 
-def rewind_lines(path: PathLike, step: int) -> None:
+def rewind_lines(path: PathLike, step: int, *, again: bool = False) -> None:
     """Take the lines after ``step`` out of such a file, all of them at step 0.
 
     A resumed run writes the lines of the steps that it repeats again.
+
+    Args:
+        path: The file; need not be there.
+        step: The step that the run goes on from.
+        again: Take the lines of that step out too.
 
     Raises:
         StateError: The file cannot be read or written.
     """
     if Path(path).exists():
-        kept = [row for row in read_whole_lines(path) if step and row.get("step", 0) <= step]
+        last = step - again
+        kept = [row for row in read_whole_lines(path) if step and row.get("step", 0) <= last]
         lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in kept)
         atomic_write_text(path, "".join(lines))

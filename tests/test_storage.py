@@ -203,3 +203,70 @@ def test_replacing_takes_folders_and_refuses_full_ones(tmp_path):
                 (temporary / "a").write_text("a", "utf-8")
             assert (target / "a").read_text("utf-8") == "a"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["False", "True"]
+
+
+def test_a_line_after_one_that_a_kill_tore_stands_alone(tmp_path):
+    from hf_glm_curriculum.storage import append_line, read_whole_lines
+
+    path = tmp_path / "lines.jsonl"
+    append_line(path, '{"step": 1}')
+    with path.open("a", encoding="utf-8") as file:
+        file.write('{"step": 2, "text": "cut o')
+    append_line(path, '{"step": 3}')
+    assert [row["step"] for row in read_whole_lines(path)] == [1, 3]
+
+
+def test_texts_with_other_line_breaks_are_one_line(tmp_path):
+    import json
+
+    from hf_glm_curriculum.storage import append_line, read_whole_lines, rewind_lines
+
+    path = tmp_path / "lines.jsonl"
+    rows = [{"step": n, "text": f"a{mark}b"} for n, mark in enumerate("\u2028\u2029\x85\x0b", 1)]
+    for row in rows:
+        append_line(path, json.dumps(row, ensure_ascii=False))
+    assert read_whole_lines(path) == rows
+    rewind_lines(path, 3)
+    assert read_whole_lines(path) == rows[:3]
+    rewind_lines(path, 1, again=True)
+    assert read_whole_lines(path) == []
+
+
+def test_leftovers_of_killed_writers_are_swept_and_nothing_else(tmp_path):
+    import subprocess
+    import sys
+
+    from hf_glm_curriculum.storage import sweep_temporaries
+
+    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], stdout=-1)
+    number = dead.stdout.decode().strip()
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / f".run.json.{number}.0123abcd.tmp").write_text("half", "utf-8")
+    folder = tmp_path / f".model.{number}.0123abcd.tmp"
+    folder.mkdir()
+    (folder / "weights").write_text("half", "utf-8")
+    kept = [f".run.json.{os.getpid()}.0123abcd.tmp", ".mine.tmp", "run.json", f".a.{number}.x.tmp"]
+    for name in kept:
+        (tmp_path / name).write_text("x", "utf-8")
+    sweep_temporaries(tmp_path)
+    assert sorted(p.name for p in tmp_path.rglob("*")) == sorted([*kept, "deep"])
+
+
+def test_a_lock_is_waited_for(tmp_path):
+    import threading
+
+    from hf_glm_curriculum.storage import locked
+
+    order = []
+
+    def second():
+        with locked(tmp_path / "lock"):
+            order.append("second")
+
+    with locked(tmp_path / "lock"):
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join(0.3)
+        order.append("first")
+    thread.join()
+    assert order == ["first", "second"]

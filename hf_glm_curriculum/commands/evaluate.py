@@ -31,20 +31,31 @@ def run(args: argparse.Namespace) -> int:
         HfGlmCurriculumError: Settings, data, a model or the folder do not allow it.
     """
     config = config_from_args(EvaluateConfig, args)
-    from hf_glm_curriculum.commands.console import library_bars, say
-    from hf_glm_curriculum.commands.evaluate_page import render_evaluation
-    from hf_glm_curriculum.commands.evaluate_run import measure_models, read_inputs
-    from hf_glm_curriculum.commands.run_state import check_writable, git_state, versions
-    from hf_glm_curriculum.evaluation.measured import compare
-    from hf_glm_curriculum.storage import atomic_write_json, atomic_write_text, ensure_folder
+    from hf_glm_curriculum.commands.console import library_bars
+    from hf_glm_curriculum.commands.evaluate_run import read_inputs
+    from hf_glm_curriculum.commands.run_state import alone_in, check_writable
+    from hf_glm_curriculum.storage import ensure_folder, sweep_temporaries
 
     folder = Path(config.output_dir).expanduser()
     check_writable(folder)
     with library_bars():
         inputs = read_inputs(config)
-        ensure_folder(folder)
-        found = measure_models(config, inputs)
-        judged = _judged(config, found)
+        with alone_in(ensure_folder(folder)):
+            sweep_temporaries(folder)
+            return _measured(config, inputs, folder)
+
+
+def _measured(config: EvaluateConfig, inputs: Any, folder: Path) -> int:
+    """The rest of `run`, in a folder that nobody else writes to."""
+    from hf_glm_curriculum.commands.console import say
+    from hf_glm_curriculum.commands.environment import git_state, versions
+    from hf_glm_curriculum.commands.evaluate_page import render_evaluation
+    from hf_glm_curriculum.commands.evaluate_run import measure_models
+    from hf_glm_curriculum.evaluation.measured import compare
+    from hf_glm_curriculum.storage import atomic_write_json, atomic_write_text
+
+    found = measure_models(config, inputs)
+    judged = _judged(config, found)
     table = {
         measure: compare(models, config.draws, config.level, config.seed)
         for measure, models in found.items()
@@ -74,7 +85,7 @@ def _judged(config: EvaluateConfig, found: Found) -> dict[str, Any]:
         return {}
     from hf_glm_curriculum.commands.evaluate_run import file_name, judge_key
     from hf_glm_curriculum.commands.run_state import cached
-    from hf_glm_curriculum.evaluation.judge import judge_pairs
+    from hf_glm_curriculum.evaluation.judge import judge_pairs, remembering
 
     (first, base), *others = models.items()
     prompts, theirs = ([str(row[key]) for row in base.rows] for key in ("prompt", "answer"))
@@ -82,13 +93,17 @@ def _judged(config: EvaluateConfig, found: Found) -> dict[str, Any]:
     for name, measured in others:
         answers = [str(row["answer"]) for row in measured.rows]
 
-        def compare_pairs(answers: list[str] = answers) -> dict[str, Any]:
-            nonlocal judge
-            judge = judge or _judge(config)
-            return judge_pairs(judge, prompts, answers, theirs)
-
         place = Path(config.output_dir).expanduser() / "measures" / file_name(name) / "judge.json"
         key = judge_key(config, prompts, answers, theirs)
+
+        def compare_pairs(
+            answers: list[str] = answers, place: Path = place, key: str = key
+        ) -> dict[str, Any]:
+            nonlocal judge
+            judge = judge or _judge(config)
+            asked = remembering(judge, place.with_name(f"judge.{key[:16]}.replies.jsonl"))
+            return judge_pairs(asked, prompts, answers, theirs)
+
         judged[name] = {"against": first, **cached(place, key, compare_pairs)}
     return judged
 

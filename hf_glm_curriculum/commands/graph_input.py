@@ -34,7 +34,7 @@ def read_input(path: Path, row: int) -> str | list[dict[str, Any]]:
         raise DataError(f"{path}: must be UTF-8 text: {error}.") from error
     if path.suffix != ".jsonl":
         return text
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in text.split("\n") if line.strip()]
     if not 0 <= row < len(lines):
         raise ConfigError(f"--row: must be at least 0 and below {len(lines)} records, got {row}.")
     try:

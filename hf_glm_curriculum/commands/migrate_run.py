@@ -200,7 +200,8 @@ def _recorded(run: _Run, plan: FolderPlan, about: Mapping[str, Any]) -> MigrateO
 
 def _about(run: _Run) -> dict[str, Any]:
     """The fields of `run.json` that say what the run is."""
-    from hf_glm_curriculum.commands.sft_train import HOSTS, model_facts
+    from hf_glm_curriculum.commands.host_trainer import HOSTS
+    from hf_glm_curriculum.commands.sft_train import model_facts
 
     config, data = run.config, run.data
     heldout = data.instructions.heldout, data.heldout_documents
@@ -223,7 +224,7 @@ def _about(run: _Run) -> dict[str, Any]:
 
 def _train(run: _Run, plan: FolderPlan, record: RunRecord | None) -> int:
     """Train to the end and save the model; the number of steps."""
-    from hf_glm_curriculum.commands.sft_train import build_trainer
+    from hf_glm_curriculum.commands.host_trainer import build_trainer
     from hf_glm_curriculum.commands.training_progress import TrainingProgress
 
     migration = _migration(run)

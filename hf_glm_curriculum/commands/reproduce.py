@@ -83,8 +83,8 @@ def _about(folder: Path) -> dict[str, Any]:
 def _circumstances(about: dict[str, Any]) -> dict[str, Any]:
     """Show what is not as it was: versions, code, data."""
     from hf_glm_curriculum.commands.console import say, show_table
+    from hf_glm_curriculum.commands.environment import device_name, git_state, versions
     from hf_glm_curriculum.commands.reproduction import changed_inputs, differences
-    from hf_glm_curriculum.commands.run_state import device_name, git_state, versions
 
     before = {**about.get("versions", {}), "device": about.get("device"), "git": _code(about)}
     now = {**versions(), "device": device_name(), "git": _code(git_state())}
@@ -112,7 +112,7 @@ def _refuse_changed(inputs: dict[str, str], force: bool) -> None:
 
 
 def _again(about: dict[str, Any], new: Path) -> int:
-    """Run the same command on the same resolved settings."""
+    """Run the same command on the same resolved settings, or go on where that was cut off."""
     import yaml
 
     from hf_glm_curriculum.commands.main import main
@@ -120,15 +120,30 @@ def _again(about: dict[str, Any], new: Path) -> int:
     from hf_glm_curriculum.storage import atomic_write_text, ensure_folder
 
     check_writable(new)
-    if new.is_dir() and any(new.iterdir()):
-        raise StateError(f"output_dir {new} is not empty; choose another with --output-dir")
     # A quickstart keeps its own few settings beside those of the fine-tuning that they lead to.
     resolved = about.get("settings") or about["config"]
     settings = {k: v for k, v in resolved.items() if k not in _LEFT}
-    place = ensure_folder(new.with_name(f"{new.name}.settings"))
-    path = place / SETTINGS
-    atomic_write_text(path, yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
-    return main([about["command"], "--config", str(path), "--output-dir", str(new)])
+    text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
+    path = new.with_name(f"{new.name}.settings") / SETTINGS
+    words = [about["command"], "--config", str(path), "--output-dir", str(new)]
+    if new.is_dir() and any(new.iterdir()):
+        if not path.is_file() or path.read_text("utf-8") != text:
+            raise StateError(f"output_dir {new} is not empty; choose another with --output-dir")
+        if _is_finished(new):
+            return 0
+        # A quickstart goes on by itself.
+        return main(words + (["--resume"] if about["command"] != "quickstart" else []))
+    ensure_folder(path.parent)
+    atomic_write_text(path, text)
+    return main(words)
+
+
+def _is_finished(folder: Path) -> bool:
+    from hf_glm_curriculum.evaluation.run_folder import RUN_FILE
+    from hf_glm_curriculum.storage import read_json
+
+    path = folder / RUN_FILE
+    return path.is_file() and read_json(path).get("status") == "finished"
 
 
 def _compared(folder: Path, new: Path, differ: dict[str, Any], say: Any) -> int:

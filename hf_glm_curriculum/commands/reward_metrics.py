@@ -11,7 +11,7 @@ from transformers import TrainerCallback, TrainerState, TrainingArguments
 
 from hf_glm_curriculum.commands.console import say
 from hf_glm_curriculum.progress import ProgressBar, progress
-from hf_glm_curriculum.reporting import RunReporter, reporter_for
+from hf_glm_curriculum.reporting import METRICS_FILE, RunReporter, read_metrics, reporter_for
 
 
 class EpochMetrics:
@@ -46,17 +46,26 @@ class EpochMetrics:
             say(f"  epoch {epoch} · loss {metrics['loss']:.3f} · validation {shown}")
 
     def finish(self, figures: Mapping[str, float | None]) -> None:
-        """Report the final figures and close."""
-        if self._reporter is None:
-            self._begin(self.step)
-        self._report({name: value for name, value in figures.items() if value is not None})
-        if self._reporter is not None:
-            self._reporter.end()
+        """Report the final figures, unless a run that went on finds them there, and close."""
+        reporter = self._reporter
+        if reporter is None:
+            # Every epoch was trained before the run went on.
+            self.step = max(self.step, self._last_step())
+            reporter = self._begin(self.step)
+        known = {name: value for name, value in figures.items() if value is not None}
+        if not any(reporter.was_told(f"reward/{name}", self.step) for name in known):
+            self._report(known)
+        reporter.end()
 
-    def _begin(self, step: int) -> None:
+    def _last_step(self) -> int:
+        logged = read_metrics(self.folder) if (self.folder / METRICS_FILE).exists() else []
+        return max((int(entry.get("step", 0)) for entry in logged), default=0)
+
+    def _begin(self, step: int) -> RunReporter:
         self._state.global_step = step
         self._reporter = reporter_for(self.folder)
         self._reporter.begin(self._args, self._state)
+        return self._reporter
 
     def _report(self, metrics: Mapping[str, float]) -> None:
         self._state.global_step = self.step

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
-import platform
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,16 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from hf_glm_curriculum.checkpoints import last_checkpoint
+from hf_glm_curriculum.commands.environment import device_name, git_state, versions
 from hf_glm_curriculum.commands.reproduction import input_digests
 from hf_glm_curriculum.errors import StateError
 from hf_glm_curriculum.evaluation.run_folder import EVALUATION, REPORT_FILE, RUN_FILE
-from hf_glm_curriculum.optional import version_of
 from hf_glm_curriculum.reporting import METRICS_FILE
-from hf_glm_curriculum.storage import atomic_write_json, ensure_folder, read_json, writing
+from hf_glm_curriculum.storage import (
+    atomic_write_json,
+    ensure_folder,
+    read_json,
+    sweep_temporaries,
+    writing,
+)
 
 CALLBACK = "lifespan"
 MIGRATION = "migration"
-_DISTRIBUTIONS = ("torch", "transformers", "trl", "accelerate", "datasets", "peft", "numpy")
 # What a run may leave in its folder: all that overwriting takes away.
 _OURS = (
     RUN_FILE,
@@ -160,6 +162,7 @@ def run_record(plan: FolderPlan, about: Mapping[str, Any]) -> Iterator[RunRecord
         StateError: The folder cannot be written.
     """
     with alone_in(ensure_folder(plan.folder)):
+        sweep_temporaries(plan.folder)
         yield from _recorded(plan, about)
 
 
@@ -248,47 +251,6 @@ def cached(path: Path, key: str, make: Callable[[], dict[str, Any]]) -> dict[str
     value = make()
     atomic_write_json(path, {"key": key, "value": value})
     return value
-
-
-def versions() -> dict[str, str]:
-    """Versions of everything that a result may depend on."""
-    from hf_glm_curriculum import __version__
-
-    known = {name: version_of(name) for name in _DISTRIBUTIONS}
-    return {
-        "hf_glm_curriculum": __version__,
-        "python": platform.python_version(),
-        **{name: version for name, version in known.items() if version},
-        "platform": platform.platform(terse=True),
-    }
-
-
-def device_name() -> str:
-    """What the tensors of a run would lie on: the first GPU's name, or "cpu"."""
-    import torch
-
-    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else "cpu"
-
-
-def git_state() -> dict[str, str | None]:
-    """The working directory's commit, and a digest of what was changed on top of it.
-
-    Returns:
-        ``git`` and ``git_changes``; None outside a repository, and without changes.
-    """
-    commit = _git("rev-parse", "HEAD")
-    changes = _git("diff", "HEAD") if commit else None
-    digest = hashlib.sha256(changes.encode("utf-8", "replace")).hexdigest() if changes else None
-    return {"git": commit, "git_changes": digest}
-
-
-def _git(*words: str) -> str | None:
-    """What git says; None where it is not there or refuses."""
-    try:
-        done = subprocess.run(["git", *words], capture_output=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.decode("utf-8", "replace").strip() or None
 
 
 def now() -> str:

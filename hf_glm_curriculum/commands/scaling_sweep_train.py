@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
+from hf_glm_curriculum.commands.host_trainer import ending_in_time
 from hf_glm_curriculum.commands.scaling_corpus import Corpus
 from hf_glm_curriculum.commands.scaling_sweep_config import ScalingSweepConfig
 from hf_glm_curriculum.commands.scratch_model import ScratchConfig, new_model
@@ -77,7 +78,7 @@ def train_cell(
     steps = cell.tokens // config.step_tokens
     rate = config.learning_rate * _REFERENCE_WIDTH / cell.hidden_size
     watch = _Steps(advance, config.step_tokens, _WORSE_THAN_START * math.log(config.vocab_size))
-    trainer = Trainer(
+    trainer = ending_in_time(Trainer)(
         model=model,
         args=_arguments(config, folder, steps, rate),
         train_dataset=_Rows(corpus.train[: max(config.batch_size, cell.tokens // config.length)]),

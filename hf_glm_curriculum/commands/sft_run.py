@@ -131,7 +131,8 @@ def _fine_tune(
 
 def _about(run: _Run) -> dict[str, Any]:
     """The fields of `run.json` that say what the run is."""
-    from hf_glm_curriculum.commands.sft_train import HOSTS, model_facts
+    from hf_glm_curriculum.commands.host_trainer import HOSTS
+    from hf_glm_curriculum.commands.sft_train import model_facts
 
     config = run.config
     return {
@@ -150,11 +151,11 @@ def _about(run: _Run) -> dict[str, Any]:
 
 def _train(run: _Run, args: Any, plan: FolderPlan) -> dict[str, Any]:
     """Train to the end and save the model."""
+    from hf_glm_curriculum.commands.host_trainer import build_trainer
     from hf_glm_curriculum.commands.sft_long_context import (
         long_context_callbacks,
         save_graph_settings,
     )
-    from hf_glm_curriculum.commands.sft_train import build_trainer
     from hf_glm_curriculum.commands.training_progress import TrainingProgress
     from hf_glm_curriculum.data.collator import SftCollator
     from hf_glm_curriculum.evaluation.heldout import HeldOutLossCallback

@@ -26,10 +26,7 @@ from hf_glm_curriculum.models import (
 from hf_glm_curriculum.optional import require
 
 if TYPE_CHECKING:
-    from transformers import TrainerCallback
-
-HOSTS = {"trainer": "transformers.Trainer", "sft_trainer": "trl.SFTTrainer"}
-"""What the hosts of `TrainingSettings.trainer` are called."""
+    pass
 
 _LAUNCHERS = {
     "tensor parallelism": ("TP_SIZE", "TENSOR_PARALLEL_SIZE", "ACCELERATE_USE_TP"),
@@ -236,36 +233,3 @@ def check_trackers(names: Sequence[str]) -> None:
             raise MissingDependencyError(
                 f"report_to: {name} is not installed; pip install {name}, or leave it out"
             )
-
-
-def build_trainer(
-    config: TrainingSettings,
-    args: Any,
-    model: Any,
-    tokenizer: Any,
-    train: Any,
-    callbacks: Sequence[TrainerCallback],
-) -> Any:
-    """The host trainer with our callbacks and padding collator.
-
-    Raises:
-        MissingDependencyError: TRL is asked for and not installed.
-    """
-    from transformers import PrinterCallback
-
-    from hf_glm_curriculum.data.collator import SftCollator
-
-    if config.trainer == "sft_trainer":
-        kind = require("trl", "trl").SFTTrainer
-    else:
-        from transformers import Trainer as kind
-    trainer = kind(
-        model=model,
-        args=args,
-        train_dataset=train,
-        data_collator=SftCollator(tokenizer.pad_token_id),
-        processing_class=tokenizer,
-        callbacks=list(callbacks),
-    )
-    trainer.remove_callback(PrinterCallback)
-    return trainer

@@ -14,6 +14,7 @@ from hf_glm_curriculum.data.collator import IGNORED
 from hf_glm_curriculum.errors import DataError
 from hf_glm_curriculum.progress import progress
 from hf_glm_curriculum.reporting import RunReporter, reporter_for
+from hf_glm_curriculum.reporting_callback import ResumedEpoch
 
 Collate = Callable[[Sequence[Any]], dict[str, Tensor]]
 
@@ -153,11 +154,20 @@ class HeldOutLossCallback(TrainerCallback):
         self.every, self.more = every, more or {}
         self.last: dict[str, float] | None = None
         self._reporter: RunReporter | None = None
+        self._epoch = ResumedEpoch()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Join the run's reporting."""
+        self._epoch.begin(state)
         self._reporter = reporter_for(args.output_dir)
         self._reporter.begin(args, state, control)
+
+    def on_epoch_begin(
+        self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
+    ) -> None:
+        """Measure after the epoch that a kill left without its end."""
+        if self._epoch.ended_unseen(state) and self.every is None:
+            self._measure(args, state, control, model)
 
     def on_step_end(
         self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
@@ -174,8 +184,10 @@ class HeldOutLossCallback(TrainerCallback):
             self._measure(args, state, control, model)
 
     def _measure(self, args: Any, state: Any, control: Any, model: Any) -> None:
-        """The first process measures for all."""
+        """The first process measures for all, once a step."""
         if self._reporter is None or not state.is_world_process_zero:
+            return
+        if self._reporter.was_told("heldout/loss", state.global_step):
             return
         self.last = held_out_loss(
             model, self.dataset, self.collate, batch_size=self.batch_size, show_progress=False
@@ -188,8 +200,12 @@ class HeldOutLossCallback(TrainerCallback):
             metrics[f"heldout/{name}_loss"] = found["loss"]
         self._reporter.report(metrics, args, state, control, model)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
+    ) -> None:
         """Leave the run's reporting."""
+        if self._epoch.over_at_once() and self.every is None:
+            self._measure(args, state, control, model)
         if self._reporter is not None:
             self._reporter.end()
             self._reporter = None

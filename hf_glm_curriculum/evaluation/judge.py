@@ -6,6 +6,7 @@ LLM-as-a-Judge with MT-Bench and Chatbot Arena", 2023, on position bias).
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -13,11 +14,13 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from hf_glm_curriculum.errors import ConfigError, StateError
 from hf_glm_curriculum.evaluation.agreement import wilson_interval
 from hf_glm_curriculum.progress import progress
+from hf_glm_curriculum.storage import append_line, ensure_folder, read_whole_lines
 
 Judge = Callable[[str], str]
 """A judge's prompt → what the judge says."""
@@ -88,6 +91,30 @@ def judge_pairs(
         "unreadable": unreadable,
         "outcomes": outcomes,
     }
+
+
+def remembering(judge: Judge, path: str | os.PathLike[str]) -> Judge:
+    """A judge that keeps its replies in a file, one JSON line each, and is not asked again.
+
+    Args:
+        judge: Who is asked where the file has no reply.
+        path: ``{"asked": digest of the judge's prompt, "reply": text}`` a line; made with its
+            folder. One judge a file.
+
+    Raises:
+        StateError: The file cannot be read; later, that it cannot be written.
+    """
+    ensure_folder(Path(path).parent)
+    known = {str(line.get("asked")): str(line.get("reply")) for line in read_whole_lines(path)}
+
+    def ask(prompt: str) -> str:
+        asked = hashlib.sha256(prompt.encode("utf-8", "replace")).hexdigest()
+        if asked not in known:
+            known[asked] = judge(prompt)
+            append_line(path, json.dumps({"asked": asked, "reply": known[asked]}), durable=True)
+        return known[asked]
+
+    return ask
 
 
 def local_judge(model: Any, tokenizer: Any, max_new_tokens: int = 8) -> Judge:

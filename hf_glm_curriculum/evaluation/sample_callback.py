@@ -12,8 +12,8 @@ import torch
 from hf_glm_curriculum.checkpoints import run_folder
 from hf_glm_curriculum.errors import ConfigError
 from hf_glm_curriculum.evaluation.generation import Prompt, generate_answers
-from hf_glm_curriculum.reporting_callback import ReportingCallback
-from hf_glm_curriculum.storage import append_line, rewind_lines
+from hf_glm_curriculum.reporting_callback import ReportingCallback, ResumedEpoch
+from hf_glm_curriculum.storage import append_line, read_whole_lines, rewind_lines
 from hf_glm_curriculum.text.refusals import is_refusal
 from hf_glm_curriculum.text.repetition import distinct_n, repeated_ngram_share
 from hf_glm_curriculum.text.words import word_count
@@ -61,6 +61,8 @@ class SampleGenerationCallback(ReportingCallback):
         """The last answers, in the order of the prompts."""
         self._tokenizer: Any = None
         self._path = Path("answers.jsonl")
+        self._epoch = ResumedEpoch()
+        self._done = -1
 
     def on_train_begin(
         self,
@@ -82,9 +84,25 @@ class SampleGenerationCallback(ReportingCallback):
         self._path = run_folder(args, state) / self.name / "answers.jsonl"
         if state.is_world_process_zero:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            rewind_lines(self._path, state.global_step)
+            self._rewind(state.global_step)
+        self._epoch.begin(state)
         self._begin_report(run_folder(args, state), args, state, control)
         if state.global_step == 0:
+            self._sample(args, state, control, model)
+
+    def _rewind(self, step: int) -> None:
+        """Keep the answers up to a step; those of the step itself if they are all there."""
+        rewind_lines(self._path, step)
+        there = sum(row.get("step") == step for row in read_whole_lines(self._path))
+        self._done = step if there == len(self.prompts) else -1
+        if there and self._done != step:
+            rewind_lines(self._path, step, again=True)
+
+    def on_epoch_begin(
+        self, args: Any, state: TrainerState, control: Any, model: Any = None, **kwargs: Any
+    ) -> None:
+        """Answer after the epoch that a kill left without its end."""
+        if self._epoch.ended_unseen(state) and self.every is None:
             self._sample(args, state, control, model)
 
     def on_step_end(
@@ -101,13 +119,19 @@ class SampleGenerationCallback(ReportingCallback):
         if self.every is None:
             self._sample(args, state, control, model)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
+    ) -> None:
         """Leave the run's reporting."""
+        if self._epoch.over_at_once() and self.every is None:
+            self._sample(args, state, control, model)
         self._end_report()
 
     def _sample(self, args: Any, state: TrainerState, control: Any, model: Any) -> None:
-        """The first process answers for all; nothing of it is left in the run."""
+        """The first process answers for all, once a step; nothing of it is left in the run."""
         if self._reporter is None or not state.is_world_process_zero:
+            return
+        if self._done == state.global_step:
             return
         if _is_sharded(model):
             self._say("parameters are sharded over processes, so no answers are sampled")

@@ -21,7 +21,7 @@ from hf_glm_curriculum.lifespan.output import write_outputs
 from hf_glm_curriculum.lifespan.sampling import PREFIX, VisitPlan, unsampled
 from hf_glm_curriculum.lifespan.text_readings import text_readings
 from hf_glm_curriculum.lifespan.texts import DatasetTexts
-from hf_glm_curriculum.reporting_callback import SteppingCallback, as_json
+from hf_glm_curriculum.reporting_callback import SteppingCallback, as_json, at_epoch_end
 from hf_glm_curriculum.run_scope import RunScope
 from hf_glm_curriculum.signals.distributed import (
     from_first_rank,
@@ -160,8 +160,8 @@ class SampleLifespanCallback(SteppingCallback):
         A checkpoint of an epoch's last step was written before that epoch ended: what the end
         would have done is done here.
         """
-        inside = self._resumed and abs(state.epoch - round(state.epoch)) > 1e-6
-        if self._resumed and not inside and self._life.closed_step < state.global_step:
+        inside = self._resumed and not at_epoch_end(state)
+        if self._resumed and not inside:
             self._close_epoch(state)
         self._resumed = False
         if self.sampling is not None:
@@ -229,6 +229,9 @@ class SampleLifespanCallback(SteppingCallback):
         **kwargs: Any,
     ) -> None:
         """Take the hooks off, judge what is left and write the run's results."""
+        if self._resumed:
+            # It went on from its last step, before that epoch had ended.
+            self._close_epoch(state)
         self._life.flush()
         self._judge()
         self._note_flow("end", state)
@@ -276,6 +279,8 @@ class SampleLifespanCallback(SteppingCallback):
         self._life.set_text_readings(torch.from_numpy(found))
 
     def _close_epoch(self, state: TrainerState) -> None:
+        if self._life.closed_step >= state.global_step:
+            return
         self._life.flush()
         self._life.close_epoch(state.global_step)
         self._note_flow(f"epoch {state.epoch or 0:.3g}", state)

@@ -11,7 +11,7 @@ import yaml
 from hf_glm_curriculum.config_types import nearest
 from hf_glm_curriculum.errors import ConfigError
 from hf_glm_curriculum.losses.edits import SECTION, checked_wishes, read_control
-from hf_glm_curriculum.storage import atomic_write_text, read_json
+from hf_glm_curriculum.storage import atomic_write_text, ensure_folder, locked, read_json
 
 CONTROL_FILE = "control.yaml"
 _STATUS_FILE = "control.status.json"
@@ -84,11 +84,13 @@ def set_terms(run: Path, assignments: list[str]) -> tuple[Path, dict[str, Any], 
     """
     status = read_status(run)
     path = control_path(run, status)
-    present = read_control(path) if path.exists() else {}
-    section = with_assignments(present, assignments)
-    names = section if status is None else status["terms"]
-    checked_wishes(section, names)
-    write_control(path, section)
+    # Two people's edits at once: the second is made to the file that the first has written.
+    with locked(ensure_folder(path.parent) / f".{path.name}.lock"):
+        present = read_control(path) if path.exists() else {}
+        section = with_assignments(present, assignments)
+        names = section if status is None else status["terms"]
+        checked_wishes(section, names)
+        write_control(path, section)
     return path, section, status is not None
 
 

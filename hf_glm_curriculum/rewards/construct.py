@@ -21,7 +21,12 @@ import torch
 from hf_glm_curriculum.errors import ConfigError, DataError, StateError
 from hf_glm_curriculum.models import causal_lm
 from hf_glm_curriculum.progress import progress
-from hf_glm_curriculum.storage import append_line, atomic_write_text, ensure_folder
+from hf_glm_curriculum.storage import (
+    append_line,
+    atomic_write_text,
+    ensure_folder,
+    read_whole_lines,
+)
 from hf_glm_curriculum.text.checks import check_answer, read_check
 
 logger = logging.getLogger(__name__)
@@ -169,8 +174,7 @@ def candidates_of(
     """
     target = Path(path)
     log = target.with_name(f"{target.stem}.candidates.jsonl")
-    lines = log.read_text("utf-8").splitlines() if log.exists() else []
-    known = {entry["key"]: entry["answers"] for entry in map(json.loads, lines[1:])}
+    known = {entry["key"]: entry["answers"] for entry in read_whole_lines(log)[1:]}
     try:
         return [(prompt, known[_row_key(prompt)]) for prompt in dict.fromkeys(prompts)]
     except KeyError as error:

@@ -10,10 +10,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,7 +20,13 @@ from hf_glm_curriculum.errors import StateError
 from hf_glm_curriculum.models import model_fingerprint
 from hf_glm_curriculum.progress import progress
 from hf_glm_curriculum.rewards.model import StructuredRewardModel
-from hf_glm_curriculum.storage import ensure_folder, load_tensors, save_tensors, writing
+from hf_glm_curriculum.storage import (
+    ensure_folder,
+    load_tensors,
+    locked,
+    save_tensors,
+    sweep_temporaries,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +85,8 @@ def pooled_features(
                 bar.advance(len(part))
             return found
         place = Path(folder) / feature_key(model, rows)
-        with _locked(ensure_folder(place)):
+        with locked(ensure_folder(place) / ".lock"):
+            sweep_temporaries(place)
             for number, part in enumerate(parts):
                 file = place / f"shard-{number:05d}.safetensors"
                 features = _read(file, len(part), found.shape[1])
@@ -103,17 +108,3 @@ def _read(file: Path, count: int, width: int) -> Tensor | None:
         logger.warning("%s is damaged (%s); its features are computed again", file, error)
         return None
     return features if features.shape == (count, width) else None
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[Any]:
-    """Hold a lock that the system lets go of when its owner dies."""
-    from filelock import FileLock
-
-    lock = FileLock(str(folder / ".lock"))
-    with writing(folder):
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -104,7 +105,7 @@ def read_table(path: str | os.PathLike[str]) -> Table:
 
 
 def _csv_rows(file: Path, text: str) -> list[tuple[int, dict[str, str]]]:
-    reader = csv.reader(text.splitlines())
+    reader = csv.reader(io.StringIO(text, newline=""))
     head: list[str] = []
     found = []
     try:
@@ -127,7 +128,7 @@ def _csv_rows(file: Path, text: str) -> list[tuple[int, dict[str, str]]]:
 
 def _json_rows(file: Path, text: str) -> list[tuple[int, dict[str, str]]]:
     found = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:

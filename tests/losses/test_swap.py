@@ -383,3 +383,14 @@ def test_the_command_before_any_run_writes_what_the_run_will_read(tmp_path, caps
     assert main(["control", str(tmp_path), "set", "loss.lm.active=true"]) == 0
     _, editor, _ = run(tmp_path, {})
     assert editor.weights[0]["lm"] == 0.5
+
+
+def test_edits_of_several_people_at_once_are_all_kept(tmp_path):
+    from concurrent.futures import ThreadPoolExecutor
+
+    from hf_glm_curriculum.losses.control_files import set_terms
+
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(lambda n: set_terms(tmp_path, [f"loss.term{n}={n / 100}"]), range(36)))
+    _, section, _ = set_terms(tmp_path, ["loss.last=1"])
+    assert section == {**{f"term{n}": n / 100 for n in range(36)}, "last": 1}
