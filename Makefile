@@ -10,7 +10,7 @@ QUICKSTART_FLAGS ?=
 PYTEST = -m pytest -q -n $(TEST_WORKERS) $(TEST_FLAGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help env env-new-trl quickstart test test-fast test-new-trl lint layering bench notebooks \
+.PHONY: help env env-new-trl quickstart test test-fast test-new-trl kills lint layering bench notebooks \
 	wheel clean
 
 help: ## list the targets
@@ -43,6 +43,9 @@ test-fast: env ## the tests that take seconds
 
 test-new-trl: env-new-trl ## all tests but PPO's, with the newest TRL
 	$(VENV_NEW_TRL)/bin/python $(PYTEST) -m "not ppo"
+
+kills: env ## kill every command 20 times at random moments, and compare what it comes to
+	HGC_KILLS=20 $(VENV)/bin/python -m pytest -q $(TEST_FLAGS) tests/commands/test_kills.py
 
 lint: env ## ruff and pyright
 	$(VENV)/bin/ruff check .

@@ -27,10 +27,11 @@ def run(args: argparse.Namespace) -> int:
     config = config_from_args(MigrateCommandConfig, args)
     from hf_glm_curriculum.commands.migrate_data import load_migrate_records
     from hf_glm_curriculum.commands.migrate_run import run_migrate
-    from hf_glm_curriculum.commands.run_state import MIGRATION, plan_folder
+    from hf_glm_curriculum.commands.ranks import plan_together
+    from hf_glm_curriculum.commands.run_state import MIGRATION
     from hf_glm_curriculum.commands.scratch_model import SCRATCH
 
-    plan = plan_folder(config.output_dir, config.resume, config.overwrite, MIGRATION)
+    plan = plan_together(config, MIGRATION)
     records = load_migrate_records(config)
     model = "a new model" if config.model == SCRATCH else config.model
     title = f"From pre-training to instructions: {model}"

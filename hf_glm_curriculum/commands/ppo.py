@@ -37,9 +37,9 @@ def run(args: argparse.Namespace) -> int:
         raise MissingDependencyError(reason)
     config = config_from_args(PpoCommandConfig, args)
     from hf_glm_curriculum.commands.ppo_run import STATE, run_ppo
-    from hf_glm_curriculum.commands.run_state import plan_folder
+    from hf_glm_curriculum.commands.ranks import plan_together
 
-    plan = plan_folder(config.output_dir, config.resume, config.overwrite, STATE)
+    plan = plan_together(config, STATE)
     title = f"PPO on {config.model}, rewarded by {', '.join(config.reward) or 'nothing'}"
     outcome = run_ppo(config, plan, {"command": "ppo", "argv": args.argv, "title": title})
     if outcome is not None:

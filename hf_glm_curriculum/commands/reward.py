@@ -35,10 +35,10 @@ def run(args: argparse.Namespace) -> int:
         HfGlmCurriculumError: Settings, data, model or folder do not allow the run.
     """
     config = config_from_args(RewardCommandConfig, args)
+    from hf_glm_curriculum.commands.ranks import plan_together
     from hf_glm_curriculum.commands.reward_run import run_reward
-    from hf_glm_curriculum.commands.run_state import plan_folder
 
-    plan = plan_folder(config.output_dir, config.resume, config.overwrite)
+    plan = plan_together(config)
     if config.refresh is not None:
         from hf_glm_curriculum.commands.reward_refresh import run_refresh
 

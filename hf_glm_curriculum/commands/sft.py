@@ -25,11 +25,11 @@ def run(args: argparse.Namespace) -> int:
         HfGlmCurriculumError: Settings, data, model or folder do not allow the run.
     """
     config = config_from_args(SftCommandConfig, args)
-    from hf_glm_curriculum.commands.run_state import plan_folder
+    from hf_glm_curriculum.commands.ranks import plan_together
     from hf_glm_curriculum.commands.sft_data import load_sft_records
     from hf_glm_curriculum.commands.sft_run import run_sft
 
-    plan = plan_folder(config.output_dir, config.resume, config.overwrite)
+    plan = plan_together(config)
     records = load_sft_records(config)
     title = f"Fine-tuning {config.model} on {records.name}"
     about = {"command": "sft", "argv": args.argv, "title": title}
