@@ -36,6 +36,19 @@ def writing(path: PathLike) -> Iterator[None]:
         ) from error
 
 
+def told_by_writer(error: BaseException) -> str | None:
+    """Why a file could not be written, from errors of libraries that are no OSErrors; else None.
+
+    safetensors, tokenizers and torch's own format tell of a full disk in errors of theirs.
+    """
+    said = " ".join(str(error).split())
+    if "(os error " in said:
+        return said.rpartition("I/O error: ")[2]
+    if isinstance(error, RuntimeError) and ("inline_container" in said or "StreamWriter" in said):
+        return "a file could not be written to its end, as on a full disk"
+    return None
+
+
 def ensure_folder(path: PathLike) -> Path:
     """Create a folder with its parents and return it.
 
@@ -126,14 +139,19 @@ def sweep_temporaries(folder: PathLike) -> None:
     Files of processes that live on this machine stay. Nothing is said of what cannot be deleted.
     """
     for path in Path(folder).rglob(".*.tmp"):
-        named = _TEMPORARY.fullmatch(path.name)
-        if named is None or _lives(int(named[1])):
-            continue
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            with contextlib.suppress(OSError):
-                path.unlink()
+        _sweep(path)
+
+
+def _sweep(path: Path) -> None:
+    """Delete one such file or folder, if its writer is dead."""
+    named = _TEMPORARY.fullmatch(path.name)
+    if named is None or _lives(int(named[1])):
+        return
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 @contextlib.contextmanager
@@ -227,7 +245,11 @@ def save_tensors(
 
 
 def _temporary_for(target: Path) -> Path:
-    """A name beside `target` that tells whose it is; see `sweep_temporaries`."""
+    """A name beside `target` that tells whose it is; those of killed writers go."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(target.parent):
+            if entry.name.startswith(f".{target.name}.") and entry.name.endswith(".tmp"):
+                _sweep(Path(entry.path))
     return target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
 
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from importlib import import_module
 
 from hf_glm_curriculum.errors import HfGlmCurriculumError
+from hf_glm_curriculum.storage import told_by_writer
 
 COMMANDS = {
     "quickstart": "noisy demo data → fine-tuning, reward model, PPO on a small model, and a report",
@@ -71,6 +72,11 @@ def _run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         _told("interrupted; what was saved is kept", args.debug)
         return INTERRUPTED
+    except Exception as error:
+        reason = told_by_writer(error)
+        if reason is None:
+            raise
+        return _told(f"{reason}; free some space; what was saved before is kept", args.debug)
 
 
 def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:

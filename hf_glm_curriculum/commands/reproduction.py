@@ -16,7 +16,8 @@ CLOSE = 1e-3
 """Largest relative difference of figures that count as close."""
 
 _FIGURE_FILES = ("evaluation/heldout.json", "evaluation/answers.json", "rewards/figures.json")
-_CLOCKS = ("seconds", "runtime", "per_second", "_time", "flos")
+# A trainer that went on after a kill averages `train_loss` over what it trained itself.
+_CLOCKS = ("seconds", "runtime", "per_second", "_time", "flos", "train_loss")
 _CLOCK = "last eps"  # TRL's episodes a second; as a part of a name it would catch steps too
 _CHUNK = 2**20
 

@@ -8,6 +8,7 @@ import pytest
 
 from hf_glm_curriculum.commands.main import main
 from hf_glm_curriculum.data.demo import demo_instructions
+from tests.commands.cases import lay_out
 from tests.conftest import build_model, build_tokenizer
 
 
@@ -27,6 +28,12 @@ def train_file(tmp_path_factory) -> Path:
     rows = demo_instructions(24, 0, ("en",), 0.25, max_words=24)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     return path
+
+
+@pytest.fixture(scope="session")
+def materials(tmp_path_factory, tiny_folder, train_file) -> Path:
+    """What the commands of `cases.CASES` read."""
+    return lay_out(tmp_path_factory.mktemp("materials"), tiny_folder, train_file)
 
 
 @pytest.fixture
