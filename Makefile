@@ -44,8 +44,9 @@ test-fast: env ## the tests that take seconds
 test-new-trl: env-new-trl ## all tests but PPO's, with the newest TRL
 	$(VENV_NEW_TRL)/bin/python $(PYTEST) -m "not ppo"
 
-kills: env ## kill every command 20 times at random moments, and compare what it comes to
-	HGC_KILLS=20 $(VENV)/bin/python -m pytest -q $(TEST_FLAGS) tests/commands/test_kills.py
+kills: env ## kill every command 20 times, fill its disk five times, and compare what it comes to
+	HGC_KILLS=20 $(VENV)/bin/python -m pytest -q $(TEST_FLAGS) tests/commands/test_kills.py \
+		tests/commands/test_full_disks.py
 
 lint: env ## ruff and pyright
 	$(VENV)/bin/ruff check .

@@ -58,7 +58,7 @@ def lay_out(place: Path, tiny_folder: Path, train_file: Path) -> Path:
         place / "prompts.jsonl",
         [{**row, "dimension": DIMENSIONS[n % 2]} for n, row in enumerate(asked)],
     )
-    wide = [{"prompt": f"Write about thing {n}.", "response": "x"} for n in range(2000)]
+    wide = [{"prompt": f"Write about thing {n}.", "response": "x"} for n in range(600)]
     rows_file(place / "wide.jsonl", wide)
     for name in "ab":
         answers = [{"prompt": f"p{n}", "response": f"{name} {n}"} for n in range(400)]
@@ -176,7 +176,7 @@ CASES = {
         lambda m, out: [
             *("evaluate", "--models", f"a={m / 'model'}", f"b={m / 'policy'}", "--data"),
             *(m / "train.jsonl", "--cpu", "--limit", 3, "--max-new-tokens", 3, "--draws", 20),
-            *("--judge", m / "policy", "--output-dir", out),
+            *("--judge", m / "policy", "--output-dir", out, "--measures", "loss", "answers"),
         ],
         ("evaluation.json", "answers/*", "*.jsonl"),
     ),

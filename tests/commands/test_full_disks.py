@@ -6,6 +6,7 @@ would have come to.
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from tests.processes import run_python
 
 pytestmark = pytest.mark.slow
 
-SHARES = (0.25, 0.6, 0.9)
+SHARES = (0.2, 0.4, 0.6, 0.8, 0.95) if "HGC_KILLS" in os.environ else (0.6,)
 """Of the room that a run needs."""
 
 

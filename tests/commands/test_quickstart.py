@@ -14,7 +14,6 @@ from hf_glm_curriculum.commands.quickstart import (
 from hf_glm_curriculum.commands.sft_data import read_check
 from hf_glm_curriculum.errors import ConfigError, StateError
 from hf_glm_curriculum.evaluation.run_folder import read_json_lines
-from tests.processes import run_python
 
 FAST = ("--fast", "--samples", 24)
 
@@ -160,37 +159,6 @@ def test_without_ppo_in_trl_the_rest_is_done(cli, tiny_folder, tmp_path, monkeyp
     assert reason in text and "Heads of the reward model" in text
     status, shown, _ = cli(*arguments)
     assert status == 0 and "holds this run already" in shown
-
-
-KILLER = """
-import os, signal, sys
-from hf_glm_curriculum.commands import training_progress
-from hf_glm_curriculum.commands.main import main
-plain = training_progress.TrainingProgress.on_step_end
-def on_step_end(self, args, state, control, **kwargs):
-    plain(self, args, state, control, **kwargs)
-    if state.global_step == int(sys.argv[1]):
-        os.kill(os.getpid(), signal.SIGKILL)
-training_progress.TrainingProgress.on_step_end = on_step_end
-main(sys.argv[2:])
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("step", [2, 5])
-def test_a_killed_run_picks_up_and_ends_the_same(finished, cli, tiny_folder, tmp_path, step):
-    folder = tmp_path / "run"
-    arguments = ["quickstart", "--model", tiny_folder, "--output-dir", folder, *FAST, "--no-ppo"]
-    log = tmp_path / "killed.log"
-    assert run_python(log, KILLER, step, *arguments) == -9, log.read_text()
-    assert json.loads((folder / "run.json").read_text())["status"] == "running"
-    kept = folder / "evaluation" / "cache" / "before_answers.json"
-    written = kept.stat().st_mtime_ns
-    status, shown, errors = cli(*arguments)
-    assert status == 0, errors
-    assert ("going on from checkpoint-3" in shown) is (step > 3)
-    assert kept.stat().st_mtime_ns == written, "the answers before training are not made twice"
-    assert files(folder) == files(finished)
 
 
 def test_the_users_own_data(cli, tiny_folder, train_file, tmp_path):

@@ -2,11 +2,6 @@
 
 import csv
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
 
@@ -131,35 +126,6 @@ def test_a_checkpoint_that_a_kill_tore_is_not_gone_on_from(tmp_path):
         (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(text)
     (tmp_path / "checkpoint-12").mkdir()
     assert scaling_sweep_train.whole_checkpoint(tmp_path) == tmp_path / "checkpoint-4"
-
-
-@pytest.mark.slow
-def test_a_killed_sweep_goes_on(tmp_path, cli):
-    """`kill -9` in the middle, then `--resume`: the losses of a sweep that was left alone."""
-    arguments = settings(tmp_path, "killed", tokens="1024 2048 8192", saves=4)
-    program = [sys.executable, "-m", "hf_glm_curriculum.commands.main", *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        program, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    folder, deadline = tmp_path / "killed", time.monotonic() + 120
-    while time.monotonic() < deadline and process.poll() is None:
-        if len(list(folder.glob("sweep/*/result.json"))) >= 3:
-            break
-        time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    done = len(list(folder.glob("sweep/*/result.json")))
-    assert 3 <= done < 9
-    assert "holds an unfinished run; pass --resume" in cli(*arguments)[2]
-    _, shown, _ = cli(*arguments, "--resume")
-    assert f"{done} of 9 runs are finished already" in shown
-    cli(*settings(tmp_path, "straight", tokens="1024 2048 8192", saves=4))
-    losses = [
-        {name: row["loss"] for name, row in results(tmp_path / name_).items()}
-        for name_ in ("killed", "straight")
-    ]
-    assert losses[0] == losses[1] and len(losses[0]) == 9
 
 
 def test_a_diverged_run_is_kept_without_a_loss(tmp_path, cli):
