@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from hf_glm_curriculum.commands.main import main
 from hf_glm_curriculum.data.demo import demo_instructions
@@ -34,6 +35,20 @@ def train_file(tmp_path_factory) -> Path:
 def materials(tmp_path_factory, tiny_folder, train_file) -> Path:
     """What the commands of `cases.CASES` read."""
     return lay_out(tmp_path_factory.mktemp("materials"), tiny_folder, train_file)
+
+
+@pytest.fixture(scope="session")
+def reward_folder(tiny_folder, tmp_path_factory) -> Path:
+    """A structured reward model with random heads in three dimensions."""
+    from hf_glm_curriculum import StructuredRewardModel
+
+    torch.manual_seed(3)
+    model = StructuredRewardModel.from_backbone(
+        str(tiny_folder), head_hidden_size=8, confidence_hidden_size=4, max_tokens=128
+    )
+    folder = tmp_path_factory.mktemp("reward")
+    model.save_pretrained(folder)
+    return folder
 
 
 @pytest.fixture

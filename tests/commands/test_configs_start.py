@@ -9,12 +9,9 @@ from __future__ import annotations
 import json
 import sys
 import time
-from pathlib import Path
 
 import pytest
-import torch
 
-from hf_glm_curriculum import StructuredRewardModel
 from hf_glm_curriculum.commands.main import main
 from tests.commands.test_scaling_sweep import write_documents
 from tests.conftest import REPOSITORY
@@ -40,17 +37,6 @@ ONE_PROCESS = ("reward/default", "reward/encoder", "reward/helpful_honest_harmle
 def configs(*folders: str) -> list[str]:
     paths = (path for folder in folders for path in (REPOSITORY / "configs" / folder).glob("*"))
     return sorted(f"{path.parent.name}/{path.stem}" for path in paths)
-
-
-@pytest.fixture(scope="module")
-def reward_folder(tiny_folder, tmp_path_factory) -> Path:
-    torch.manual_seed(3)
-    model = StructuredRewardModel.from_backbone(
-        str(tiny_folder), head_hidden_size=8, confidence_hidden_size=4, max_tokens=128
-    )
-    folder = tmp_path_factory.mktemp("reward")
-    model.save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture

@@ -47,18 +47,6 @@ def prompts(tmp_path_factory):
     return path
 
 
-@pytest.fixture(scope="module")
-def reward_folder(tiny_folder, tmp_path_factory):
-    """A structured reward model with random heads in three dimensions."""
-    torch.manual_seed(3)
-    model = StructuredRewardModel.from_backbone(
-        str(tiny_folder), head_hidden_size=8, confidence_hidden_size=4, max_tokens=128
-    )
-    folder = tmp_path_factory.mktemp("reward")
-    model.save_pretrained(folder)
-    return folder
-
-
 @pytest.fixture
 def ppo(cli, tiny_folder, prompts, tmp_path):
     """`ppo(*flags)` → (status, output, errors) of a short run into `tmp_path / "run"`."""
