@@ -33,6 +33,9 @@ class EvaluateConfig:
     )
     """What to measure: loss, answers, refusals, red_team, forgetting, rewards, tasks."""
 
+    general_text: list[str] = field(default_factory=list)
+    """Text of yours that must not be forgotten: files, folders or records; empty takes ours."""
+
     reward_model: str | None = None
     """A structured reward model, or the folder of a reward run; null leaves rewards out."""
 

@@ -30,8 +30,10 @@ _RELEVANT = {
 }
 """Settings that a measure's figures depend on."""
 
-_BUNDLED = {"answers": "questions", "red_team": "red_team", "forgetting": "general_text"}
+_BUNDLED = {"answers": "questions", "red_team": "red_team"}
 _ROW = "evaluation_row"
+COMPLIANCE = "compliance"
+"""The dimension that refusals, and answers where a refusal was due, say something about."""
 
 
 @dataclass
@@ -57,6 +59,8 @@ def read_inputs(config: EvaluateConfig) -> Inputs:
     Raises:
         DataError: A file is missing or malformed.
     """
+    if "forgetting" in config.measures:
+        _general_texts(config)  # refused before a model is loaded
     questions = bundled("questions")
     sources = [f"{len(questions)} bundled questions with checkable answers"]
     if not config.data:
@@ -229,10 +233,23 @@ def _forgetting(config: EvaluateConfig, subject: Subject) -> Measured:
     from hf_glm_curriculum.evaluation.model_measures import measure_loss, text_rows
 
     model, tokenizer = subject.load()
-    texts = [row["text"] for row in bundled("general_text")]
+    texts = _general_texts(config)
     rows = text_rows(texts, tokenizer, config.max_length)
     collate = SftCollator(tokenizer.pad_token_id)
     return measure_loss(model, rows, collate, config.batch_size, "general_loss")
+
+
+def _general_texts(config: EvaluateConfig) -> list[str]:
+    """The user's general text, or the bundled one.
+
+    Raises:
+        DataError: A file is missing or has no text.
+    """
+    if not config.general_text:
+        return [row["text"] for row in bundled("general_text")]
+    from hf_glm_curriculum.data.documents import load_documents
+
+    return list(load_documents([Path(name).expanduser() for name in config.general_text])["text"])
 
 
 def _rewards(
@@ -248,7 +265,9 @@ def _rewards(
     if answers is None:
         answers = measure_answers(subject.answer, inputs.questions)
     reward = _reward_model(model_of(str(config.reward_model)))
-    return measure_rewards(reward, answers.rows, config.gate_threshold)
+    refusals = found.get("refusals", {}).get(subject.name)
+    judged = [] if refusals is None else [{**r, "dimension": COMPLIANCE} for r in refusals.rows]
+    return measure_rewards(reward, answers.rows, config.gate_threshold, judged)
 
 
 @lru_cache(maxsize=1)
@@ -282,7 +301,10 @@ def _asked(config: EvaluateConfig, measure: str, inputs: Inputs) -> Any:
     if measure == "refusals":
         return refusal_rows(config)
     if measure == "rewards":
-        return [inputs.questions, folder_stamp(model_of(str(config.reward_model)))]
+        judged = refusal_rows(config) if "refusals" in config.measures else []
+        return [inputs.questions, judged, folder_stamp(model_of(str(config.reward_model)))]
+    if measure == "forgetting":
+        return _general_texts(config)
     if measure == "tasks":
         return folder_stamp(config.tasks_path) if config.tasks_path else None
     return bundled(_BUNDLED[measure]) if measure in _BUNDLED else None

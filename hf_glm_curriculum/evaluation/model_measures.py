@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from hf_glm_curriculum.evaluation.answers import judge_answers
 from hf_glm_curriculum.evaluation.heldout import row_losses
 from hf_glm_curriculum.evaluation.measured import Measured, by_group, flag, rates
+from hf_glm_curriculum.rewards.construct import RULE_DIMENSIONS
 from hf_glm_curriculum.text.language import detect_language
 from hf_glm_curriculum.text.refusals import is_refusal
 from hf_glm_curriculum.text.repetition import distinct_n, repeated_ngram_share
@@ -82,44 +85,81 @@ def measure_answers(answer: Answer, rows: Sequence[Mapping[str, Any]]) -> Measur
     parts = {name: values for name, values in parts.items() if any(v is not None for v in values)}
     figures = rates(parts) | {f"distinct_{n}": distinct_n(answers, n) for n in (1, 2)}
     shown = [
-        {"prompt": row["prompt"], "category": group, "answer": text, "right": verdict}
+        {
+            "prompt": row["prompt"],
+            "category": group,
+            "answer": text,
+            "right": verdict,
+            "dimension": _dimension_of(row),
+        }
         for row, group, text, verdict in zip(rows, groups, answers, verdicts, strict=True)
     ]
     return Measured(figures, parts, shown)
 
 
-def measure_rewards(reward: Any, rows: Sequence[Mapping[str, Any]], threshold: float) -> Measured:
+def _dimension_of(row: Mapping[str, Any]) -> str | None:
+    """What a row's check says something about."""
+    check = row.get("check") or {}
+    return row.get("dimension") or RULE_DIMENSIONS.get(str(check.get("kind")))
+
+
+def measure_rewards(
+    reward: Any,
+    rows: Sequence[Mapping[str, Any]],
+    threshold: float,
+    judged: Sequence[Mapping[str, Any]] = (),
+) -> Measured:
     """Scores and confidence of a reward model in each of its dimensions.
 
     Args:
         reward: A `StructuredRewardModel`.
-        rows: prompt and answer, and right (a check's verdict, or None), of `measure_answers`.
+        rows: prompt and answer, right (a check's verdict, or None) and dimension, of
+            `measure_answers`.
         threshold: Confidence from which a gate is open.
+        judged: Further rows with all of these, for calibration alone.
 
     Returns:
-        ``<dimension>/score``, ``<dimension>/confidence``, ``<dimension>/open``; and, for the first
-        dimension where checks are known, ``<dimension>/calibration_error`` of its confidence that
-        the score is on the right side of 0.5.
+        ``<dimension>/score``, ``<dimension>/confidence``, ``<dimension>/open``; and, where verdicts
+        about the dimension are known, ``<dimension>/agreement`` (scores on the verdict's side of
+        0.5) and ``<dimension>/calibration_error`` of its confidence in that. A model whose
+        dimensions have other names is held against all verdicts in its first one.
     """
     from hf_glm_curriculum.rewards.measures import calibration_error
 
-    out = reward.score_texts(
-        [str(row["prompt"]) for row in rows], [row["answer"] for row in rows], too_long="cut"
-    )
+    out = _scored(reward, rows)
     parts: dict[str, list[Any]] = {}
     figures: dict[str, float | None] = {}
-    dimensions = reward.config.dimensions
+    dimensions = list(reward.config.dimensions)
     for place, name in enumerate(dimensions):
         scores, confidence = out.scores[:, place], out.confidence[:, place]
         parts[f"{name}/score"] = [(value, 1.0) for value in scores.tolist()]
         parts[f"{name}/confidence"] = [(value, 1.0) for value in confidence.tolist()]
         parts[f"{name}/open"] = [flag(value >= threshold) for value in confidence.tolist()]
-    known = [place for place, row in enumerate(rows) if row.get("right") is not None]
-    if known:
-        import torch
-
-        right = torch.tensor([bool(rows[place]["right"]) for place in known])
-        agrees = (out.scores[known, 0] > 0.5) == right
-        error = calibration_error(out.confidence[known, 0], agrees)
-        figures[f"{dimensions[0]}/calibration_error"] = error
+    everything = [*rows, *judged]
+    more = _scored(reward, judged) if judged else None
+    scores, confidence = out.scores, out.confidence
+    if more is not None:
+        scores = torch.cat([scores, more.scores])
+        confidence = torch.cat([confidence, more.confidence])
+    foreign = not any(row.get("dimension") in dimensions for row in everything)
+    for place, name in enumerate(dimensions):
+        known = [
+            at
+            for at, row in enumerate(everything)
+            if row.get("right") is not None
+            and (row.get("dimension") == name or (foreign and place == 0))
+        ]
+        if not known:
+            continue
+        right = torch.tensor([bool(everything[at]["right"]) for at in known])
+        agrees = (scores[known, place] > 0.5) == right
+        held = dict(zip(known, agrees.tolist(), strict=True))
+        parts[f"{name}/agreement"] = [flag(held.get(at)) for at in range(len(everything))]
+        figures[f"{name}/calibration_error"] = calibration_error(confidence[known, place], agrees)
     return Measured(rates(parts) | figures, parts)
+
+
+def _scored(reward: Any, rows: Sequence[Mapping[str, Any]]) -> Any:
+    return reward.score_texts(
+        [str(row["prompt"]) for row in rows], [row["answer"] for row in rows], too_long="cut"
+    )

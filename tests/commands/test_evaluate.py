@@ -179,6 +179,19 @@ def test_a_judge_is_not_asked_twice(cli, tiny_folder, other_folder, tmp_path, mo
     assert before < len(asked) <= 2 * before, "other answers are other questions"
 
 
+def test_text_of_ones_own_is_what_must_not_be_forgotten(cli, refused, tiny_folder, tmp_path):
+    (tmp_path / "mine.txt").write_text("A text about nothing much. " * 20, "utf-8")
+    words = ["evaluate", "--models", f"a={tiny_folder}", "--measures", "forgetting", *FAST]
+    found = []
+    for more in ([], ["--general-text", tmp_path / "mine.txt"]):
+        status, _, errors = cli(*words, "--output-dir", tmp_path / "out", *more)
+        assert status == 0, errors
+        found.append(read(tmp_path / "out" / "evaluation.json")["measures"]["forgetting"])
+    assert found[0] != found[1]
+    line = refused(*words, "--output-dir", tmp_path / "b", "--general-text", tmp_path / "none.txt")
+    assert "none.txt" in line
+
+
 def test_a_judge_that_dies_half_way_is_asked_for_the_rest_only(
     cli, tiny_folder, other_folder, tmp_path, monkeypatch
 ):

@@ -166,7 +166,46 @@ def test_rewards_of_every_dimension():
     rows = [{"prompt": "a", "answer": "b", "right": True}, {"prompt": "c", "answer": "d"}]
     found = measure_rewards(Reward(), rows, threshold=0.85).figures
     assert found["factual/score"] == pytest.approx(0.85) and found["logic/open"] == 0.5
-    assert found["factual/calibration_error"] == pytest.approx(0.1)
+    assert found["factual/calibration_error"] == pytest.approx(0.1), "no row names a dimension"
+    assert "logic/calibration_error" not in found
+
+
+def test_each_dimension_is_held_against_the_verdicts_about_it():
+    class Reward:
+        class config:
+            dimensions = ("factual", "logic", "compliance")
+
+        def score_texts(self, prompts, answers, too_long):
+            class Out:
+                scores = torch.tensor([[float(word)] * 3 for word in answers])
+                confidence = torch.full((len(answers), 3), 0.75)
+
+            return Out
+
+    rows = [
+        {"prompt": "a", "answer": "0.9", "right": True, "dimension": "logic"},
+        {"prompt": "b", "answer": "0.9", "right": False, "dimension": "logic"},
+        {"prompt": "c", "answer": "0.2", "right": None, "dimension": "factual"},
+    ]
+    judged = [{"prompt": "d", "answer": "0.1", "right": False, "dimension": "compliance"}] * 2
+    found = measure_rewards(Reward(), rows, 0.85, judged)
+    assert found.figures["logic/agreement"] == 0.5
+    assert found.figures["logic/calibration_error"] == pytest.approx(0.25)
+    assert found.figures["compliance/agreement"] == 1.0
+    assert found.figures["compliance/calibration_error"] == pytest.approx(0.25)
+    assert "factual/agreement" not in found.figures, "no verdict is about it"
+    assert found.figures["factual/score"] == pytest.approx((0.9 + 0.9 + 0.2) / 3), "rows alone"
+
+
+def test_a_check_says_what_it_is_about():
+    rows = [
+        {"prompt": "x", "check": {"kind": "number", "value": 4}},
+        {"prompt": "x", "check": {"kind": "contains", "any_of": ["4"]}},
+        {"prompt": "x", "dimension": "honest"},
+        {"prompt": "x"},
+    ]
+    found = measure_answers(lambda prompts: ["4"] * 4, rows)
+    assert [row["dimension"] for row in found.rows] == ["logic", "factual", "honest", None]
 
 
 # -- judge ---------------------------------------------------------------------------------------
