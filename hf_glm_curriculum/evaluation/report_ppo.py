@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,18 +114,23 @@ def _scores(run: RunFolder) -> str:
     rows = "".join(
         f"<tr><td>{esc(name)}</td>"
         + "".join(
-            f'<td class="n">{show((stage.get(name) or {}).get(key))}</td>'
+            f'<td class="n">{_moved(before.get(name), after.get(name), key, show)}</td>'
             for key, show in (("score", number), ("confidence", number), ("open_share", percent))
-            for stage in (before, after)
         )
         + "</tr>"
         for name in after
     )
-    titles = ("score before", "after", "confidence before", "after", "open before", "after")
+    titles = ("score", "confidence", "open gates")
     head = "".join(f'<th class="n">{title}</th>' for title in titles)
     table = f"<table><thead><tr><th>dimension</th>{head}</tr></thead><tbody>{rows}</tbody></table>"
-    caption = "Held-out answers, by the reward they were trained on"
+    caption = "Held-out answers before → after, by the reward they were trained on"
     return f'<h3>{caption}</h3><div class="wide">{table}</div>'
+
+
+def _moved(before: Any, after: Any, key: str, show: Callable[[Any], str]) -> str:
+    """A figure before and after training."""
+    was, now = (show((stage or {}).get(key)) for stage in (before, after))
+    return f'<span class="soft">{was} →</span> {now}'
 
 
 def _heads(folder: Path) -> str:
@@ -201,16 +206,18 @@ def _completions(run: RunFolder) -> str:
     if not last:
         return ""
     items = "".join(
-        f"<tr><td>{esc(row.get('prompt'), 300)}</td><td>{esc(row.get('response'), 600)}</td>"
-        f"<td>{score_chips(row.get('scores'), row.get('confidence'))}</td>"
-        f'<td class="n">{number(row.get("reward"))}</td><td class="n">{number(row.get("kl"))}</td>'
-        "</tr>"
+        f'<tr><td data-name="prompt">{esc(row.get("prompt"), 300)}</td>'
+        f'<td data-name="sampled answer">{esc(row.get("response"), 600)}</td>'
+        f'<td data-name="scores">{score_chips(row.get("scores"), row.get("confidence"))}</td>'
+        f'<td class="n" data-name="reward">{number(row.get("reward"))}</td>'
+        f'<td class="n" data-name="KL">{number(row.get("kl"))}</td></tr>'
         for row in last
     )
-    head = "".join(f"<th>{t}</th>" for t in ("prompt", "sampled answer", "scores", "reward", "KL"))
+    head = "".join(f"<th>{t}</th>" for t in ("prompt", "sampled answer", "scores"))
+    head += "".join(f'<th class="n">{t}</th>' for t in ("reward", "KL"))
     title = f"Sampled in update {last[0].get('step')}"
     return (
-        f'<h3>{title}</h3><div class="scroll"><table><thead><tr>{head}</tr></thead>'
+        f'<h3>{title}</h3><div class="scroll"><table class="stack"><thead><tr>{head}</tr></thead>'
         f"<tbody>{items}</tbody></table></div>"
     )
 

@@ -106,7 +106,7 @@ def test_a_structured_run_leaves_everything_and_shows_its_figures(ppo, reward_fo
     assert again.updates == 3 and again.reward == [str(reward_folder)]
     page = (folder / "report.html").read_text("utf-8")
     assert "Policy optimisation" in page and "KL to the reference" in page
-    assert "Planted faults" not in page and "score before" in page
+    assert "Planted faults" not in page and "by the reward they were trained on" in page
     assert "score, factual" in shown and str(folder / "report.html") in shown
     assert (folder / "model" / "adapter_config.json").is_file()
 

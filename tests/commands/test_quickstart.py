@@ -106,7 +106,7 @@ def test_reward_heads_and_ppo_follow(finished):
     }
     assert not seen & {row["prompt"] for row in read_json_lines(data / "prompts.jsonl")}
     text = (finished / "report.html").read_text("utf-8")
-    assert "<h2>Policy optimisation</h2>" in text and "score before" in text
+    assert "<h2>Policy optimisation</h2>" in text and "by the reward they were trained on" in text
     assert "Heads of the reward model" in text
 
 
