@@ -108,14 +108,19 @@ class ResumedEpoch:
 
     A checkpoint of an epoch's last step is written before the epoch ends. The run that goes on from
     it begins with the next epoch, or is over at once.
+
+    Attributes:
+        step: the step that the run goes on from; 0 for one from the beginning.
     """
 
     def __init__(self) -> None:
+        self.step = 0
         self._waiting = False
 
     def begin(self, state: TrainerState) -> None:
         """To be called in ``on_train_begin``."""
-        self._waiting = state.global_step > 0
+        self.step = state.global_step
+        self._waiting = self.step > 0
 
     def ended_unseen(self, state: TrainerState) -> bool:
         """In ``on_epoch_begin``: whether the epoch before this one ended unseen."""

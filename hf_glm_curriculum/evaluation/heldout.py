@@ -187,7 +187,9 @@ class HeldOutLossCallback(TrainerCallback):
         """The first process measures for all, once a step."""
         if self._reporter is None or not state.is_world_process_zero:
             return
-        if self._reporter.was_told("heldout/loss", state.global_step):
+        # Only the step that a run goes on from can have been measured before.
+        step = state.global_step
+        if step == self._epoch.step and self._reporter.was_told("heldout/loss", step):
             return
         self.last = held_out_loss(
             model, self.dataset, self.collate, batch_size=self.batch_size, show_progress=False
