@@ -200,6 +200,8 @@ def _coerce_literal(value: Any, choices: tuple[Any, ...]) -> Any:
 
 def _coerce_list(value: Any, kind: Any, args: tuple[Any, ...]) -> Any:
     """A list, tuple or set, element by element."""
+    if isinstance(value, str) and args[:1] == (str,) and kind is list:
+        return [value]
     if not isinstance(value, (list, tuple, set)):
         raise Mismatch("write it as [a, b]")
     items = list(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import logging
 import os
@@ -115,7 +116,7 @@ def resolve_model(
     """Turn `"embedded"` into its folder, check that a folder is there, pass hub ids through.
 
     Raises:
-        ModelError: The name looks like a folder and there is none.
+        ModelError: The name looks like a folder and there is none, or like a slip of "embedded".
     """
     name = os.fspath(name_or_path)
     if name == EMBEDDED:
@@ -128,6 +129,13 @@ def resolve_model(
             f"model {name!r} must be a folder with a saved model, a hub id or {EMBEDDED!r}; "
             f"{'it is a file' if folder.exists() else 'no such folder'}: check the path"
         )
+    if "/" in name and Path(name.split("/")[0]).is_dir():
+        raise ModelError(
+            f"model {name!r}: {name.split('/')[0]}/ is a folder here, and holds no such folder; "
+            "check the path"
+        )
+    if "/" not in name and difflib.get_close_matches(name, [EMBEDDED], cutoff=0.85):
+        raise ModelError(f"model {name!r}: did you mean {EMBEDDED!r}?")
     return name
 
 

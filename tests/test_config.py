@@ -137,7 +137,7 @@ def test_an_empty_file_and_an_empty_section_are_the_defaults(tmp_path):
         ("learning_rate: fast", "learning_rate must be float, got 'fast' (str)"),
         ("learning_rate: [1]", "learning_rate must be float, got [1] (list)"),
         ("label: 5", "label must be str or null, got 5 (int)"),
-        ("languages: en", "languages must be a list of str, got 'en' (str); write it as [a, b]"),
+        ("languages: 5", "languages must be a list of str, got 5 (int); write it as [a, b]"),
         ("ratios: [1]", "ratios must be a mapping of str to float, got [1]"),
         ("bounds: [1]", "lifespan.bounds must be a list of float, got [1] (list); it needs exact"),
         ("weighting: progres", "lifespan.weighting must be one of 'progress', 'article', 'none'"),
@@ -267,3 +267,7 @@ def test_a_config_that_raises_its_own_error_is_still_one_line():
 
     with pytest.raises(ConfigError, match="Picky: count is negative; correct the setting"):
         load_config(Picky, overrides={"count": -1})
+
+
+def test_one_text_stands_for_a_list_of_one(tmp_path):
+    assert load_config(Outer, write(tmp_path, "languages: en")).languages == ["en"]

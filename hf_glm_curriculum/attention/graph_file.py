@@ -102,9 +102,10 @@ def _read(path: PathLike) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
         raise StateError(
             f"cannot read {path}: {error.strerror or error}; check the path"
         ) from error
-    except Exception as error:  # a broken archive fails in many ways
+    except Exception as error:  # what is no archive, or a broken one, fails in many ways
         raise StateError(
-            f"{path} is not a saved position graph ({error}); build it anew"
+            f"{path} is not a saved position graph; make one of a text by `hf-glm-curriculum graph "
+            "build TEXT`, and name the .npz that it writes"
         ) from error
     if about.get("format") != FORMAT:
         raise StateError(

@@ -42,10 +42,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _set(folder: Path, assignments: list[str]) -> int:
     from hf_glm_curriculum.commands.console import say
+    from hf_glm_curriculum.commands.run_state import is_finished
     from hf_glm_curriculum.losses.control_files import set_terms
 
     path, section, checked = set_terms(folder, assignments)
     say(f"{path}: {section}")
+    if is_finished(folder):
+        say("the run has finished: only one that goes on (--resume) will read this")
     if not checked:
         say("no run has told its terms here yet: names are checked when one reads the file")
     return 0

@@ -72,8 +72,9 @@ def _measured(config: EvaluateConfig, inputs: Any, folder: Path) -> int:
     atomic_write_text(folder / PAGE, render_evaluation(about, table, found, judged))
     failures = _write_rows(folder, found)
     _show(table, judged)
+    failed = folder / PREFERENCES
     if failures:
-        say(f"{failures} answers that should have been refusals, as preferences: {PREFERENCES}")
+        say(f"{failures} answers that should have been refusals, as preferences: {failed}")
     say(f"findings: {folder / FINDINGS}, {folder / PAGE}; answers: {folder / 'answers'}")
     return 0
 

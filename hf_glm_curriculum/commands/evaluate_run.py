@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from hf_glm_curriculum.commands.console import say
 from hf_glm_curriculum.commands.evaluate_config import EvaluateConfig, named_models
 from hf_glm_curriculum.commands.reproduction import file_digest
 from hf_glm_curriculum.commands.run_models import model_of
@@ -168,6 +169,7 @@ def measure_models(config: EvaluateConfig, inputs: Inputs) -> dict[str, dict[str
                 continue
             key = _key(config, measure, subject, inputs)
             place = folder / file_name(name) / f"{measure}.json"
+            say(f"{name}: {measure.replace('_', ' ')} …")
             value = cached(place, key, lambda make=make: make().to_dict())
             found.setdefault(measure, {})[name] = Measured(**value)
         del subject  # before the next one loads

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     build = forms.add_parser("build", help="read a text or a JSONL record and save its graph")
     build.add_argument("file", help="a text file, or JSONL with messages, prompt/response or text")
     build.add_argument("--row", type=int, default=0, help="the record of a JSONL file, from 0")
-    build.add_argument("--out", required=True, help="the .npz file to write")
+    build.add_argument("--out", help="the .npz file to write (default: runs/graph/NAME.npz)")
     build.add_argument("--config", help="YAML file of a PositionGraphConfig")
     build.add_argument(
         "--edge", type=int, nargs=2, action="append", default=[], metavar=("LATER", "EARLIER"),
@@ -35,7 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show = forms.add_parser("show", help="draw a saved graph")
     show.add_argument("graph", help="the .npz file")
     show.add_argument(
-        "--out", required=True, help="folder for graph.png, similarity.png, graph.html"
+        "--out",
+        help="folder for graph.png, similarity.png, graph.html (default: the graph's, by its name)",
     )
     show.add_argument("--style", default="auto", choices=("auto", "arcs", "matrix"))
     _add_model(show)
@@ -84,7 +85,8 @@ def _build(args: argparse.Namespace) -> int:
 
     config: PositionGraphConfig = config_from_args(PositionGraphConfig, args)
     content = read_input(Path(args.file).expanduser(), args.row)
-    tokenizer, out = load_tokenizer(args.model), Path(args.out).expanduser()
+    tokenizer = load_tokenizer(args.model)
+    out = Path(args.out or f"runs/graph/{Path(args.file).stem}.npz").expanduser()
     edges = [tuple(pair) for pair in args.edge]
     if isinstance(content, str):
         graph = PositionGraph.from_text(content, tokenizer, config, edges)
@@ -95,6 +97,7 @@ def _build(args: argparse.Namespace) -> int:
     counts = {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}
     say(f"{graph.n:,} positions in {graph.n_blocks:,} blocks of {config.block_size}: {out}")
     show_table("Edges", ("kind", "edges"), sorted(counts.items()), right=(1,))
+    say(f"next: hf-glm-curriculum graph show {out}, or graph explain {out} --position N")
     return 0
 
 
@@ -111,7 +114,8 @@ def _show(args: argparse.Namespace) -> int:
     from hf_glm_curriculum.commands.console import say
     from hf_glm_curriculum.storage import ensure_folder
 
-    graph, folder = _load(args), ensure_folder(Path(args.out).expanduser())
+    out = Path(args.out or Path(args.graph).with_suffix("")).expanduser()
+    graph, folder = _load(args), ensure_folder(out)
     graph_png(graph, folder / "graph.png", args.style)
     similarity_png(graph, folder / "similarity.png")
     graph_html(graph, folder / "graph.html")

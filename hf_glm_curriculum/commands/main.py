@@ -37,6 +37,7 @@ COMMANDS = {
 """Name → one line of help; each lives in the module of its name."""
 
 ERROR, INTERRUPTED = 2, 130
+_RESUMED = ("sft", "migrate", "reward", "ppo", "scaling")  # the others go on by themselves
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,7 +71,8 @@ def _run(args: argparse.Namespace) -> int:
     except OSError as error:
         return _told(_describe(error), args.debug)
     except KeyboardInterrupt:
-        _told("interrupted; what was saved is kept", args.debug)
+        more = "; pass --resume to go on" if args.command in _RESUMED else ""
+        _told(f"interrupted; what was saved is kept{more}", args.debug)
         return INTERRUPTED
     except Exception as error:
         reason = told_by_writer(error)
@@ -121,6 +123,9 @@ def _describe(error: OSError) -> str:
 def _log_shown(debug: bool) -> Iterator[None]:
     """This package's log on standard error, other libraries' chatter off, while a command runs."""
     log, lines = logging.getLogger("hf_glm_curriculum"), _Lines()
+    if any(isinstance(handler, _Lines) for handler in log.handlers):
+        yield  # a command that runs another one
+        return
     level, propagate = log.level, log.propagate
     log.setLevel(logging.DEBUG if debug else logging.INFO)
     log.propagate = False

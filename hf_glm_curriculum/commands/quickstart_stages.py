@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_glm_curriculum.commands.ppo_config import PpoCommandConfig, StructuredUseConfig
 from hf_glm_curriculum.commands.reward_config import RewardCommandConfig
-from hf_glm_curriculum.commands.run_state import FolderPlan, plan_folder
+from hf_glm_curriculum.commands.run_state import FolderPlan, is_finished, plan_folder
 from hf_glm_curriculum.evaluation.run_folder import RUN_FILE
 from hf_glm_curriculum.rewards.training_config import RewardTrainingConfig
 from hf_glm_curriculum.storage import atomic_write_json, atomic_write_text, read_json
@@ -43,7 +43,7 @@ def stages_left_out(settings: QuickstartConfig) -> dict[str, str]:
 
 def stages_finished(folder: Path, out: Mapping[str, str]) -> bool:
     """Whether every stage that is not left out is done."""
-    return all(_finished(folder / stage) for stage in (REWARD, PPO) if stage not in out)
+    return all(is_finished(folder / stage) for stage in (REWARD, PPO) if stage not in out)
 
 
 def run_stages(
@@ -80,11 +80,6 @@ def run_stages(
         run_ppo(ppo_settings(settings, folder), plan, {**about, "command": "ppo", "title": title})
     done = {stage: _seconds(folder / stage) for stage in (REWARD, PPO) if stage not in out}
     _note_stages(folder, {**done, "left_out": dict(out)})
-
-
-def _finished(folder: Path) -> bool:
-    path = folder / RUN_FILE
-    return path.is_file() and read_json(path).get("status") == "finished"
 
 
 def total_seconds(folder: Path) -> float:

@@ -116,7 +116,7 @@ def _again(about: dict[str, Any], new: Path) -> int:
     import yaml
 
     from hf_glm_curriculum.commands.main import main
-    from hf_glm_curriculum.commands.run_state import check_writable
+    from hf_glm_curriculum.commands.run_state import check_writable, is_finished
     from hf_glm_curriculum.storage import atomic_write_text, ensure_folder
 
     check_writable(new)
@@ -129,21 +129,13 @@ def _again(about: dict[str, Any], new: Path) -> int:
     if new.is_dir() and any(new.iterdir()):
         if not path.is_file() or path.read_text("utf-8") != text:
             raise StateError(f"output_dir {new} is not empty; choose another with --output-dir")
-        if _is_finished(new):
+        if is_finished(new):
             return 0
         # A quickstart goes on by itself.
         return main(words + (["--resume"] if about["command"] != "quickstart" else []))
     ensure_folder(path.parent)
     atomic_write_text(path, text)
     return main(words)
-
-
-def _is_finished(folder: Path) -> bool:
-    from hf_glm_curriculum.evaluation.run_folder import RUN_FILE
-    from hf_glm_curriculum.storage import read_json
-
-    path = folder / RUN_FILE
-    return path.is_file() and read_json(path).get("status") == "finished"
 
 
 def _compared(folder: Path, new: Path, differ: dict[str, Any], say: Any) -> int:

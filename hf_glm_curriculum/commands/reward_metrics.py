@@ -43,7 +43,7 @@ class EpochMetrics:
                 for name, value in metrics.items()
                 if name != "loss"
             )
-            say(f"  epoch {epoch} · loss {metrics['loss']:.3f} · validation {shown}")
+            say(f"  epoch {epoch} · loss {metrics['loss']:.3f} · validation loss {shown}")
 
     def finish(self, figures: Mapping[str, float | None]) -> None:
         """Report the final figures, unless a run that went on finds them there, and close."""

@@ -218,6 +218,16 @@ def alone_in(folder: Path) -> Iterator[None]:
         lock.release()
 
 
+def is_finished(folder: Path) -> bool:
+    """Whether a folder holds a run that came to its end.
+
+    Raises:
+        StateError: Its `run.json` cannot be read.
+    """
+    path = folder / RUN_FILE
+    return path.is_file() and read_json(path).get("status") == "finished"
+
+
 def clear_run(folder: Path) -> None:
     """Delete what a run left in its folder, and nothing else.
 

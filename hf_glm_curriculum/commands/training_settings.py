@@ -93,7 +93,7 @@ class TrainingSettings:
     """Seed of the split, the order of samples and new weights."""
 
     logging_steps: int = 10
-    """Optimizer steps between two lines of metrics."""
+    """Optimizer steps between two lines of metrics; `sft` logs short runs at least twenty times."""
 
     save_steps: int | None = None
     """Optimizer steps between two checkpoints; null saves after each epoch."""

@@ -138,18 +138,18 @@ def write_report(
 
 def render_report(run: RunFolder) -> str:
     """The page of a run as HTML; never fails on what a run holds."""
-    parts, contents = [], []
+    parts, contents, lacking = [], [], []
     for key, title, why, build, note in _SECTIONS:
         body, said = _guarded(build, run, note)
         if body:
             parts.append(section(key, title, why, body))
             contents.append(f'<a href="#{key}">{esc(title)}</a>')
         elif said != note or key not in _foreign_to(run):  # what is damaged is never left unsaid
-            parts.append(absent(key, title, said))
+            lacking.append(absent(key, title, said))
     heading = _guarded(report_sections.header, run, "")[0] or f"<h1>{esc(run.path.name)}</h1>"
     figures = _guarded(report_sections.cards, run, "")[0] or ""
     heading += f"<nav>{''.join(contents)}</nav>"
-    body = "\n".join([figures, _problems(run), *parts])
+    body = "\n".join([figures, _problems(run), *parts, *lacking])
     return page(str(run.run.get("title") or run.path.resolve().name), heading, body)
 
 

@@ -23,7 +23,7 @@ _LEVELS = (
 _COLOURS = ("var(--accent)", "var(--resample)", "var(--observed)", "var(--mastered)")
 _MOST_EVENTS = 50
 _LARGEST_PICTURE = 1_500_000
-_DRAWN_ALREADY = {"data_map.png", "weights.png", "state_flow.png"}
+_DRAWN_ALREADY = {"data_map.png", "weights.png", "state_flow.png", "states.png"}
 """What the page draws itself."""
 
 

@@ -58,13 +58,21 @@ def header(run: RunFolder) -> str:
         "trainer": about.get("trainer"),
         "seed": about.get("seed"),
         "started": moment(about["started"]) if about.get("started") else None,
-        "took": duration(about["seconds"]) if is_number(about.get("seconds")) else None,
+        "took": _took(run),
         "versions": ", ".join(f"{k} {versions[k]}" for k in shown if versions.get(k)),
     }
     return (
         f'<p class="brand">hf_glm_curriculum · training report</p><h1>{esc(title)}{mark}</h1>'
         f'<p class="lead">{esc(summary_sentence(run))}</p>{facts(pairs)}'
     )
+
+
+def _took(run: RunFolder) -> str | None:
+    """Wall time, that of later stages in the folder included."""
+    seconds = run.run.get("seconds")
+    stages = (run.run.get("stages") or {}).values()
+    more = [one for one in stages if is_number(one)]
+    return duration(seconds + sum(more)) if is_number(seconds) else None
 
 
 def _trained(model: dict[str, Any]) -> str | None:
@@ -89,9 +97,14 @@ def summary_sentence(run: RunFolder) -> str:
         )
     for callback in run.callbacks:
         counts = callback.samples["state"].value_counts()
-        fates = {"RELABEL": "look wrong and were taken out", "MASTERED": "are learnt"}
+        fates = {
+            "RELABEL": "look wrong and were taken out",
+            "MASTERED": "are learnt",
+            "OBSERVED": "are under observation",
+            "RESAMPLE": "are drawn again",
+        }
         said = [f"{counts[state]:,} {words}" for state, words in fates.items() if state in counts]
-        found = " and ".join(said) or "all stayed in training"
+        found = ", ".join(said) or "all stayed in training"
         parts.append(f"{len(callback.samples):,} training samples were followed; {found}.")
     switch = run.run.get("switch") or {}
     if is_number(switch.get("seconds")):

@@ -154,6 +154,9 @@ def band_chart(
     height: int = 300,
 ) -> str:
     """A median with the band between two quantiles around it."""
+    if len(xs) == 1:  # a single moment, as wide as the chart
+        xs = [xs[0] - 0.5, xs[0] + 0.5]
+        low, middle, high = ([*values] * 2 for values in (low, middle, high))
     axes = Axes((min(xs), max(xs)), _padded(min(low), max(high)), height)
     body = axes.grid(x_label, y_label, whole_x=True)
     body += f'<path class="band" d="{axes.area(xs, low, high)}"/>'
@@ -170,6 +173,9 @@ def stacked_chart(
     height: int = 300,
 ) -> str:
     """Layers (name, colour, values) stacked over a common x axis."""
+    if len(xs) == 1:
+        xs = [xs[0] - 0.5, xs[0] + 0.5]
+        layers = [(name, colour, [*values] * 2) for name, colour, values in layers]
     totals = [sum(values[i] for _, _, values in layers) for i in range(len(xs))]
     axes = Axes((min(xs), max(xs)), (0.0, max(totals) or 1.0), height)
     body, floor = [axes.grid(x_label, y_label, whole_x=True)], [0.0] * len(xs)

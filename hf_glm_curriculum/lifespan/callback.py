@@ -264,7 +264,8 @@ class SampleLifespanCallback(SteppingCallback):
         if not self._life.find_neighbours(indexed, self._neighbours):
             self._say(
                 "neighbours: the rows are not known before the first step, or the config keeps "
-                "none; drift compares a sample with its own last visit only"
+                "none; drift compares a sample with its own last visit only; a datasets.Dataset "
+                "with input_ids (Dataset.from_list of a list) lets them be known"
             )
 
     def _read_texts(self) -> None:

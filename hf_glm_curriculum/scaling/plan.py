@@ -134,7 +134,10 @@ def _pretraining(
 ) -> Plan:
     """Pre-training alone."""
     if law is None:
-        raise DataError("a plan of pre-training needs a fitted law; pass one made by `scaling fit`")
+        raise DataError(
+            "a plan of pre-training needs a fitted law; pass --law LAW.json, as `scaling fit` "
+            "writes it"
+        )
     extra = set(fixed) - {"parameters"} | set(limits)
     if extra:
         raise ConfigError(f"{', '.join(sorted(extra))}: pre-training alone takes no such setting")

@@ -137,3 +137,19 @@ def test_a_position_outside_and_another_tokenizer_are_one_line(cli, saved, tiny_
         "graph", "explain", saved, "--position", 3, "--model", tmp_path / "other"
     )
     assert status == 2 and "another tokenizer" in errors
+
+
+def test_places_have_defaults(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "contract.md").write_text("# One\n\nText of one.\n\n# Two\n\nText of two.\n" * 20)
+    status, shown, errors = cli("graph", "build", "contract.md")
+    assert status == 0, errors
+    assert "graph show runs/graph/contract.npz" in shown
+    assert cli("graph", "show", "runs/graph/contract.npz")[0] == 0
+    assert (tmp_path / "runs" / "graph" / "contract" / "graph.html").is_file()
+
+
+def test_a_text_is_no_graph(refused, tmp_path):
+    (tmp_path / "contract.md").write_text("# One\n")
+    line = refused("graph", "explain", tmp_path / "contract.md", "--position", 1)
+    assert "graph build TEXT" in line and "pickle" not in line

@@ -267,3 +267,30 @@ def test_a_damaged_flow_is_named_and_stops_nothing(run_folder, old, new, words):
     text = write_report(run_folder).read_text("utf-8")
     assert re.search(words, text) and "<blink>" not in text
     assert shown(text) == set(SECTIONS)
+
+
+def test_the_sentence_counts_everything_that_left_training(run_folder):
+    samples = read_samples(run_folder / "lifespan" / "samples.csv")
+    samples["state"] = ["OBSERVED", "RESAMPLE", *["TRAINING"] * (len(samples) - 2)]
+    samples.to_csv(run_folder / "lifespan" / "samples.csv", index=False)
+    text = render_report(read_run(run_folder))
+    assert "1 are under observation, 1 are drawn again" in text
+    assert "all stayed in training" not in text
+
+
+def test_what_is_not_there_comes_last(run_folder):
+    (run_folder / "evaluation" / "detection.json").unlink()
+    page = render_report(read_run(run_folder))
+    assert page.index('<section id="detection" class="absent"') > page.rindex(
+        '<section id="configuration"'
+    )
+
+
+def test_a_chart_of_one_moment_shows_it():
+    from hf_glm_curriculum.evaluation.svg_charts import band_chart, stacked_chart
+
+    band = band_chart([10], [0.5], [1.0], [1.5], "step", "weight")
+    stack = stacked_chart([10], [("training", "red", [4.0])], "step", "samples")
+    for drawn, kind in ((band, 'class="curve"'), (stack, "opacity")):
+        path = re.search(r'd="([^"]+)"', drawn[drawn.index(kind) - 200 :])
+        assert len(set(re.findall(r"[ML]\s*([\d.]+)", path[1]))) >= 2, "as wide as the chart"

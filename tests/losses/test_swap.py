@@ -394,3 +394,9 @@ def test_edits_of_several_people_at_once_are_all_kept(tmp_path):
         list(pool.map(lambda n: set_terms(tmp_path, [f"loss.term{n}={n / 100}"]), range(36)))
     _, section, _ = set_terms(tmp_path, ["loss.last=1"])
     assert section == {**{f"term{n}": n / 100 for n in range(36)}, "last": 1}
+
+
+def test_an_edit_of_a_finished_run_is_said_to_reach_nobody(tmp_path, capsys):
+    (tmp_path / "run.json").write_text('{"status": "finished"}')
+    assert main(["control", str(tmp_path), "set", "loss.a=1"]) == 0
+    assert "the run has finished" in capsys.readouterr().out
