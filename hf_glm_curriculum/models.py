@@ -44,6 +44,8 @@ _LAYER_PATHS = (
     "encoder.layers",
 )
 _SAMPLED_VALUES = 16
+# No owner of models on the hub, but what people call the folder of their runs.
+_OUTPUTS = ("runs", "output", "outputs", "checkpoints", "results")
 
 
 def load_model(
@@ -129,11 +131,8 @@ def resolve_model(
             f"model {name!r} must be a folder with a saved model, a hub id or {EMBEDDED!r}; "
             f"{'it is a file' if folder.exists() else 'no such folder'}: check the path"
         )
-    if "/" in name and Path(name.split("/")[0]).is_dir():
-        raise ModelError(
-            f"model {name!r}: {name.split('/')[0]}/ is a folder here, and holds no such folder; "
-            "check the path"
-        )
+    if name.split("/")[0] in _OUTPUTS and "/" in name:
+        raise ModelError(f"model {name!r}: no such folder; check the path, or make it by that run")
     if "/" not in name and difflib.get_close_matches(name, [EMBEDDED], cutoff=0.85):
         raise ModelError(f"model {name!r}: did you mean {EMBEDDED!r}?")
     return name

@@ -161,13 +161,13 @@ def test_a_tokenizer_without_any_token_to_pad_with(tmp_path, tiny_tokenizer):
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("embeded", "did you mean 'embedded'"), ("runs/mine", "holds no such folder")],
+    [("embeded", "did you mean 'embedded'"), ("runs/mine", "no such folder")],
 )
 def test_slips_are_found_before_the_hub_is_asked(tmp_path, monkeypatch, name, words):
     from hf_glm_curriculum.models import resolve_model
 
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs").mkdir()
+    (tmp_path / "owner").mkdir()
     with pytest.raises(ModelError, match=words):
         resolve_model(name)
     assert resolve_model("gpt2") == "gpt2" and resolve_model("owner/name") == "owner/name"

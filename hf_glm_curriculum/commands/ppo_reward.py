@@ -152,10 +152,10 @@ def _load_model(source: str) -> tuple[Any, Any, tuple[str, ...], bool]:
     from hf_glm_curriculum.rewards.config import StructuredRewardConfig
     from hf_glm_curriculum.rewards.model import StructuredRewardModel
 
-    source = resolve_model(source)
     try:
+        source = resolve_model(source)
         kind = AutoConfig.from_pretrained(source)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, ModelError) as error:
         raise _no_reward_model(source, error) from error
     if isinstance(kind, StructuredRewardConfig):
         model = StructuredRewardModel.from_pretrained(source)
