@@ -196,7 +196,7 @@ CASES = {
     ),
     "fit": Case(
         lambda m, out: [
-            *("scaling", "fit", m / "runs.csv", "--output-dir", out, "--bootstraps", 20),
+            *("scaling", "fit", m / "runs.csv", "--output-dir", out, "--bootstraps", 5),
             "--overwrite",
         ],
         ("law.json",),

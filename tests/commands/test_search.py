@@ -185,6 +185,8 @@ def test_an_interrupt_ends_the_search_and_its_trials_come_again(
     search_file, monkeypatch, sampler, bowl
 ):
     bowl_trial, cut = search_study.run_trial, []
+    # A shell's background job is started deaf to it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def interrupted(command, settings, folder, objective, should_stop, stopping):
         cut.append(settings)
