@@ -225,6 +225,7 @@ def _about(run: _Run) -> dict[str, Any]:
 def _train(run: _Run, plan: FolderPlan, record: RunRecord | None) -> int:
     """Train to the end and save the model; the number of steps."""
     from hf_glm_curriculum.commands.host_trainer import build_trainer
+    from hf_glm_curriculum.commands.sft_train import complete_saved
     from hf_glm_curriculum.commands.training_progress import TrainingProgress
 
     migration = _migration(run)
@@ -246,6 +247,8 @@ def _train(run: _Run, plan: FolderPlan, record: RunRecord | None) -> int:
         migration.detach()
     with run.watch.time("save_model"):
         trainer.save_model(str(plan.folder / "model"))
+        if is_main_process():
+            complete_saved(run.config, plan.folder / "model")
     if clock.started is not None:
         run.watch.seconds["first_batch"] = clock.started - called
     run.switch["restart_seconds"] = run.watch.total

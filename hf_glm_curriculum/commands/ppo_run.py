@@ -199,6 +199,8 @@ def _about(run: _Run) -> dict[str, Any]:
 
 def _train(run: _Run, plan: FolderPlan) -> tuple[int, list[str]]:
     """Train to the end and save the policy; the updates done, and the alarms raised."""
+    from hf_glm_curriculum.commands.ppo_train import complete_policy
+
     trainer = run.trainer
     if is_main_process():
         say(_announcement(run, plan))
@@ -207,6 +209,7 @@ def _train(run: _Run, plan: FolderPlan) -> tuple[int, list[str]]:
     trainer.save_model(str(plan.folder / "model"))
     if is_main_process():
         run.tokenizer.save_pretrained(plan.folder / "model")
+        complete_policy(run.config, plan.folder / "model")
     return trainer.state.global_step, alarms_in(plan.folder)
 
 

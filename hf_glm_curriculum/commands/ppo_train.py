@@ -45,6 +45,17 @@ def load_policy(config: PpoCommandConfig) -> tuple[Any, Any]:
     return load_for_training(cast(Any, config))
 
 
+def complete_policy(config: PpoCommandConfig, folder: Path) -> None:
+    """`complete_saved` for a policy, which may be named by the run that it comes from.
+
+    Raises:
+        ModelError: The adapters that the run began with cannot be loaded again.
+    """
+    from hf_glm_curriculum.commands.sft_train import complete_saved
+
+    complete_saved(cast(Any, dataclasses.replace(config, model=model_of(config.model))), folder)
+
+
 def processes() -> int:
     """Processes that share a batch, from the launcher's environment."""
     return int(os.environ.get("WORLD_SIZE", "1") or 1)

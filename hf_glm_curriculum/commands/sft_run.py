@@ -166,6 +166,7 @@ def _train(run: _Run, args: Any, plan: FolderPlan) -> dict[str, Any]:
         long_context_callbacks,
         save_graph_settings,
     )
+    from hf_glm_curriculum.commands.sft_train import complete_saved
     from hf_glm_curriculum.commands.training_progress import TrainingProgress
     from hf_glm_curriculum.data.collator import SftCollator
     from hf_glm_curriculum.evaluation.heldout import HeldOutLossCallback
@@ -202,6 +203,8 @@ def _train(run: _Run, args: Any, plan: FolderPlan) -> dict[str, Any]:
         if curriculum is not None:
             curriculum.detach()
     trainer.save_model(str(plan.folder / "model"))
+    if is_main_process():
+        complete_saved(config, plan.folder / "model")
     save_graph_settings(config, plan.folder / "model")
     return {"global_step": trainer.state.global_step, "callback": lifespan}
 

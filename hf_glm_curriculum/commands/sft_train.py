@@ -109,6 +109,26 @@ def _merged(config: TrainingSettings) -> Any:
     return model.merge_and_unload().requires_grad_(True)
 
 
+def complete_saved(config: TrainingSettings, folder: Path) -> None:
+    """Make a saved adapter the whole model where it was trained on top of other adapters.
+
+    An adapter names the model below the first adapters as its base, and without them it is another
+    model. For the first process alone, after the trainer has saved.
+
+    Raises:
+        ModelError: The adapters that the run began with cannot be loaded again.
+    """
+    below = Path(config.model).expanduser() / "adapter_config.json"
+    saved = folder / "adapter_config.json"
+    if not (config.lora and below.is_file() and saved.is_file()) or config.load_in_4bit:
+        return
+    peft = require("peft", "peft")
+    whole = peft.PeftModel.from_pretrained(_merged(config), str(folder)).merge_and_unload()
+    whole.save_pretrained(folder)
+    for path in (*folder.glob("adapter_model*"), saved):
+        path.unlink()
+
+
 def with_lora(model: Any, config: TrainingSettings) -> Any:
     """Wrap a model in fresh low-rank adapters; as initialised they change nothing.
 

@@ -240,8 +240,14 @@ def test_a_fine_tuned_run_is_a_policy(ppo, cli, tiny_folder, train_file, tmp_pat
         *("--lora-rank", 2, "--cpu"),
     )
     assert status == 0, errors
-    status, _, errors = ppo("--updates", 1, model=tmp_path / "sft")
+    status, _, errors = ppo("--updates", 1, "--learning-rate", 1e-6, model=tmp_path / "sft")
     assert status == 0, errors
+    # What is loaded back stands on the fine-tuned model, not on the one below it.
+    models = (tiny_folder, tmp_path / "sft" / "model", tmp_path / "run" / "model")
+    ids = torch.arange(4, 24)[None]
+    with torch.no_grad():
+        below, tuned, policy = (load_model(str(m))[0](ids).logits for m in models)
+    assert float((policy - tuned).abs().max()) < 0.1 * float((below - tuned).abs().max())
 
 
 def test_the_module_is_a_command_of_its_own(prompts):

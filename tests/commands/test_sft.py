@@ -84,6 +84,27 @@ def test_the_trained_model_can_be_trained_on(sft, cli, train_file, tmp_path):
     assert before == pytest.approx(after, abs=1e-5)
 
 
+def test_adapters_on_top_of_adapters_are_saved_as_the_model_they_make(
+    sft, cli, train_file, tmp_path
+):
+    assert sft()[0] == 0
+    status, _, errors = cli(
+        "sft", "--model", tmp_path / "run" / "model", "--data", train_file, *QUICK,
+        "--max-steps", 1, "--output-dir", tmp_path / "second",
+    )  # fmt: skip
+    assert status == 0, errors
+    saved = tmp_path / "second" / "model"
+    assert (saved / "config.json").is_file() and not (saved / "adapter_config.json").exists()
+    status, _, errors = cli(
+        "sft", "--model", saved, "--data", train_file, *QUICK, "--max-steps", 1,
+        "--output-dir", tmp_path / "third",
+    )  # fmt: skip
+    assert status == 0, errors
+    after = read(tmp_path / "second" / "evaluation" / "heldout.json")["after"]["loss"]
+    before = read(tmp_path / "third" / "evaluation" / "heldout.json")["before"]["loss"]
+    assert before == pytest.approx(after, abs=1e-4)
+
+
 @pytest.mark.skipif(not available("trl"), reason="needs the extra [trl]")
 def test_both_hosts_see_the_same_losses(sft, tmp_path):
     """Observing only, so that nothing but the host differs."""
